@@ -1,0 +1,37 @@
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help demo test lint types unit setup clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("purifl needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	@echo "Setting up .venv (once, about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+setup: $(STAMP) ## Set up .venv from pinned versions
+
+demo: $(STAMP) ## Run the defence against a backdoor on embedded data, and write demo/ (about a minute)
+	@$(BIN)/purifl demo --out demo --force
+
+test: lint types unit ## Lint, check types and run the tests
+
+lint: $(STAMP) ## Ruff and codespell
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/codespell src tests docs examples README.md CONTRIBUTING.md CHANGELOG.md Makefile
+
+types: $(STAMP) ## Strict mypy
+	@$(BIN)/mypy
+
+unit: $(STAMP) ## The tests alone
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+clean: ## Remove .venv and what the demo wrote
+	rm -rf .venv demo

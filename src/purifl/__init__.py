@@ -1,0 +1,34 @@
+"""purifl: train one model across clients that talk only to their neighbours, some of whom are poisoning it."""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from purifl.data import Samples
+    from purifl.experiment import Experiment
+    from purifl.federation import Federation
+    from purifl.runs import Result, resume, run
+    from purifl.training import Client, Training
+
+__version__ = version("purifl")
+
+_HOMES = {
+    "Client": "training",
+    "Experiment": "experiment",
+    "Federation": "federation",
+    "Result": "runs",
+    "Samples": "data",
+    "Training": "training",
+    "resume": "runs",
+    "run": "runs",
+}
+
+__all__ = ["Client", "Experiment", "Federation", "Result", "Samples", "Training", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute
+    """Import torch and the rest only when something needs them, so that ``purifl --help`` is quick."""
+    if name in _HOMES:
+        return getattr(import_module(f"purifl.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'purifl' has no attribute {name!r}")

@@ -1,0 +1,44 @@
+"""State that outlives a round is a plain dictionary of tensors: what a checkpoint stores is all there is."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from purifl.errors import RunError
+
+State: TypeAlias = dict[str, Tensor]
+
+
+def load_into(state: State, saved: State, what: str) -> None:
+    """Copy ``saved`` into ``state``, in place, after checking names, shapes and dtypes.
+
+    Args:
+        state: The freshly begun state, which says what is expected.
+        saved: What a checkpoint holds.
+        what: Names the part in the error.
+    """
+    if state.keys() != saved.keys():
+        raise RunError(f"checkpoint does not match: {what} has {sorted(saved)}, expected {sorted(state)}")
+    for key, tensor in state.items():
+        given = saved[key]
+        if given.shape != tensor.shape or given.dtype != tensor.dtype:
+            raise RunError(
+                f"checkpoint does not match: {what}.{key} is {given.dtype} {tuple(given.shape)}, "
+                f"expected {tensor.dtype} {tuple(tensor.shape)}"
+            )
+    for key, tensor in state.items():
+        with torch.no_grad():
+            tensor.copy_(saved[key])
+
+
+def prefixed(prefix: str, state: State) -> State:
+    """The same tensors under ``prefix.key``."""
+    return {f"{prefix}.{key}": tensor for key, tensor in state.items()}
+
+
+def unprefixed(prefix: str, state: State) -> State:
+    """The tensors whose key begins with ``prefix.``, without it."""
+    return {key[len(prefix) + 1 :]: tensor for key, tensor in state.items() if key.startswith(prefix + ".")}
