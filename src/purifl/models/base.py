@@ -1,0 +1,143 @@
+"""What a model is: a recipe that builds an ``nn.Module`` once the data's shape and classes are known."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_serializer
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from purifl.errors import ConfigError
+from purifl.registry import Component, Registry
+
+RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class ModelSpec(Component):
+    """A model by name."""
+
+    @abstractmethod
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A freshly initialised model for inputs of ``shape``; its weights come from torch's generator."""
+
+
+models: Registry[ModelSpec] = Registry("model", "purifl.models")
+
+
+class Imported(ModelSpec):
+    """A model from the user's own code: ``package.module:factory``, called as factory(shape, classes, ...).
+
+    In a configuration its name is the import path, and every other key is passed on to the factory::
+
+        model: {name: mymodels:tiny, width: 8}
+    """
+
+    factory: str = Field(description="where the factory is, as package.module:factory")
+    params: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the factory")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The import path."""
+        return self.factory
+
+    @model_serializer(mode="plain")
+    def _with_name(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"name": self.factory, **self.params}
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Import the factory, call it and see that it returned a module."""
+        factory = self._load()
+        try:
+            inspect.signature(factory).bind(shape, classes, **self.params)
+        except TypeError as error:
+            raise ConfigError("model", self.factory, f"it has to accept (shape, classes, ...): {error}") from None
+        model = factory(shape, classes, **self.params)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                "model", self.factory, f"it has to return a torch.nn.Module, not a {type(model).__name__}"
+            )
+        return model
+
+    def _load(self) -> Callable[..., object]:
+        module, _, attribute = self.factory.partition(":")
+        try:
+            with _importable_cwd():
+                found: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                "model", self.factory, f"give package.module:factory, importable from here ({error})"
+            ) from error
+        return found
+
+
+@contextmanager
+def _importable_cwd() -> Iterator[None]:
+    """The current directory on the import path, as it is for ``python -m``."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def resolve_model(spec: Any) -> ModelSpec:  # noqa: ANN401 - whatever a configuration file holds
+    """Turn what a configuration says into a model recipe; a name with a colon is an import path.
+
+    Example:
+        >>> resolve_model({"name": "mymodels:tiny", "width": 8}).model_dump()
+        {'name': 'mymodels:tiny', 'width': 8}
+    """
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    if not isinstance(name, str) or ":" not in name:
+        return models.resolve(spec)
+    params = {key: value for key, value in spec.items() if key != "name"} if isinstance(spec, Mapping) else {}
+    return Imported(factory=name, params=params)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model that is more than its parameters, or has none to train.
+
+    Clients exchange and average parameters only. Running statistics, as batch normalisation keeps them,
+    would stay behind. Constant buffers do no harm.
+    """
+    kind = type(model).__name__
+    for dotted, _ in model.named_buffers():
+        owner, _, buffer = dotted.rpartition(".")
+        if buffer in RUNNING_STATISTICS:
+            layer = f"layer {owner!r} ({type(model.get_submodule(owner)).__name__})" if owner else "it"
+            raise ConfigError(
+                "model",
+                kind,
+                f"{layer} keeps running statistics ({buffer}), which are not parameters and do not survive "
+                "averaging; use GroupNorm or LayerNorm",
+            )
+    for dotted, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ConfigError("model", kind, f"parameter {dotted!r} is lazy and has no shape yet; give its sizes")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("model", kind, "it needs at least one trainable parameter")
+
+
+def image_shape(model: str, shape: tuple[int, ...], smallest: int, patch: int = 1) -> tuple[int, int, int]:
+    """``shape`` as (channels, height, width) if ``model`` can take such images, else the error."""
+    if len(shape) != 3:
+        given = f"feature vectors of length {shape[0]}" if len(shape) == 1 else f"inputs of shape {shape}"
+        raise ConfigError("model", model, f"it needs images (channels, height, width), the data has {given}; use mlp")
+    channels, height, width = shape
+    if min(height, width) < smallest or height % patch or width % patch:
+        multiples = f" and multiples of {patch}" if patch > 1 else ""
+        raise ConfigError(
+            "model",
+            model,
+            f"height and width have to be at least {smallest}{multiples}, the images are {height}x{width}",
+        )
+    return channels, height, width
