@@ -1,0 +1,180 @@
+"""The federation: clients that talk only to their neighbours, and the round of Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from purifl.data import Samples
+from purifl.data.base import MapDataset
+from purifl.defenses import Defense, Heard, Turn
+from purifl.defenses.gpd import GPD
+from purifl.detection import Detector, detectors, lower_trust
+from purifl.errors import ConfigError
+from purifl.state import State, load_into, prefixed
+from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
+from purifl.training import Client, LocalTrainer, ModelFactory, Training
+
+
+class Federation:
+    """Clients on a graph that train one model together, without a server.
+
+    The paper's names: θ_i (``theta``) is client i's model, g_i (``gradient``) its own gradient there,
+    γ_i (``gamma``) the tracking variable it sends, w_ij (``trust``) the weight it gives neighbour j. Rows
+    are the benign clients, who run the defence; columns are all clients, in the order they were given.
+
+    Args:
+        model: Builds the model, ``() -> nn.Module``.
+        clients: The participants; plain data sets make benign clients 0, 1, 2, ...
+        graph: Their graph, a NetworkX graph whose nodes are the clients' ids.
+        training: How they train; batch size 32 and λ = 0.05 where it does not say.
+        defense: What benign clients do with what they hear.
+        detector: How they find out inconsistent neighbours; the defence's own choice if not given.
+        mixing: How trust becomes weights; the defence's own choice if not given.
+        seed: Fixes every draw.
+        device: Where to compute.
+    """
+
+    def __init__(
+        self,
+        model: ModelFactory,
+        clients: Sequence[Client | Samples | MapDataset],
+        graph: Graph,
+        *,
+        training: Training | None = None,
+        defense: Defense | None = None,
+        detector: Detector | None = None,
+        mixing: Mixing | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.defense = defense or GPD()
+        self.detector = detector or detectors.resolve(self.defense.detector)
+        self.mixing: Mixing = mixing or self.defense.mixing
+        self.training = _with_sizes(training or Training())
+        if self.defense.needs_tracking and self.training.algorithm == "dsgd":
+            raise ConfigError("training.algorithm", "dsgd", f"defence {self.defense.name!r} needs 'dsgt'")
+        self.device, self.graph = torch.device(device), graph
+        self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
+        self.trainer = LocalTrainer(model, self.training, seed, self.device)
+        self._connect()
+        self._begin()
+
+    def _connect(self) -> None:
+        """Lay out the edges: all of them, and those of the rows that run the defence."""
+        ids = [c.id for c in self.clients]
+        if set(ids) != set(self.graph.nodes):
+            raise ConfigError("graph", sorted(self.graph.nodes), f"its nodes must be the clients' ids {sorted(ids)}")
+        self.benign = [k for k, c in enumerate(self.clients) if not c.malicious]
+        self.malicious = [k for k, c in enumerate(self.clients) if c.malicious]
+        self.everyone = neighbourhood(self.graph, ids, ids).to(self.device)
+        self.hood = neighbourhood(self.graph, ids, [ids[k] for k in self.benign]).to(self.device)
+        self._attackers = neighbourhood(self.graph, ids, [ids[k] for k in self.malicious]).to(self.device)
+        self.defended = torch.isin(self.everyone.rows, torch.tensor(self.benign, device=self.device))
+        edges = zip(self.everyone.rows.tolist(), self.everyone.cols.tolist(), strict=True)
+        place = {edge: e for e, edge in enumerate(edges)}
+        self._reverse = torch.tensor([place[j, i] for i, j in place], device=self.device)
+
+    def _begin(self) -> None:
+        """θ_i⁰; γ_i⁰ = g_i⁰ = ∇L_i(θ_i⁰); w_ij⁰ = 1/|N_i|; no records."""
+        self.round = 0
+        self.theta = self.trainer.initial(self.clients)
+        self.gradient = self.trainer.gradients(self.theta, self.clients, 0)
+        self.gamma = self.gradient.clone()
+        self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
+        self.cut = torch.zeros_like(self.hood.to_self)
+        self._defense_state = self.defense.begin(self.hood, self.gamma)
+        self._detector_state = self.detector.begin(self.hood, self.gamma)
+
+    def step(self) -> None:
+        """One round of Algorithm 1, for all clients in parallel."""
+        heard = self.exchange()
+        trust = self.trust[self.defended]
+        turn = self._listen(heard, trust)
+
+        theta = torch.empty_like(self.theta)
+        theta[self.benign] = self._unless_diverged(heard, self.defense.mix(turn, self.step_size))
+        theta[self.malicious] = self._malicious_mix()
+        gradient = self.trainer.gradients(theta, self.clients, self.round + 1)
+
+        gamma = gradient.clone()
+        if self.training.algorithm == "dsgt":
+            new, old = gradient[self.benign], self.gradient[self.benign]
+            gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
+
+        self.trust[self.defended] = self._detect(heard, trust, turn.cut)
+        self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
+        self.round += 1
+
+    def _listen(self, heard: Heard, trust: Tensor) -> Turn:
+        """Who is cut, and with what weights the others are mixed."""
+        cut = self.defense.cut(self._defense_state, self.hood, trust, heard)
+        kept = self.defense.kept(cut) & heard.present
+        weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
+        return Turn(self.hood, heard, cut, weights)
+
+    def exchange(self) -> Heard:
+        """What the benign clients hear. A message that is not finite counts as none."""
+        finite = self.theta.isfinite().all(1) & self.gamma.isfinite().all(1)
+        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta, self.gamma))
+        return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
+
+    def _malicious_mix(self) -> Tensor:
+        """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
+        weights = self.trust[~self.defended]
+        return self._attackers.combine(weights, self.theta - self.step_size * self.gamma)
+
+    def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
+        """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
+        return torch.where(heard.present[self.hood.own, None], theta, torch.nan)
+
+    def _detect(self, heard: Heard, trust: Tensor, cut: Tensor) -> Tensor:
+        """w_ij^{t+1}; a final cut is said at once, as trust 0."""
+        scores = self.detector.scores(self._detector_state, self.hood, heard.gamma)
+        if scores is None:
+            return trust
+        kept = ~cut if self.defense.final else torch.ones_like(cut)
+        trust = lower_trust(self.hood, trust, torch.where(heard.present, scores, 0), kept)
+        return torch.where(self.defense.suspects(self.hood, trust), 0, trust) if self.defense.final else trust
+
+    @property
+    def step_size(self) -> float:
+        """λ."""
+        assert self.training.step_size is not None  # set by _with_sizes
+        return self.training.step_size
+
+    def state_dict(self) -> State:
+        """Everything that the rest of the run depends on."""
+        return {
+            "round": torch.tensor(self.round),
+            **{name: getattr(self, name) for name in _TENSORS},
+            **prefixed("defense", self._defense_state),
+            **prefixed("detector", self._detector_state),
+        }
+
+    def load_state_dict(self, saved: State) -> None:
+        """Continue from ``saved``, which must fit this federation in every name, shape and dtype."""
+        state = self.state_dict()
+        load_into(state, saved, "federation")
+        self.round = int(state["round"])
+
+
+_TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
+
+
+def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
+    return given if isinstance(given, Client) else Client(position, Samples.of(given))
+
+
+def _on(client: Client, device: torch.device) -> Client:
+    poisoned = client.poisoned.to(device) if client.poisoned is not None else None
+    return replace(client, data=client.data.to(device), poisoned=poisoned)
+
+
+def _with_sizes(training: Training) -> Training:
+    return training.model_copy(
+        update={"batch_size": training.batch_size or 32, "step_size": training.step_size or 0.05}
+    )

@@ -1,0 +1,141 @@
+"""Local training: what a client's gradient g_i is, and how it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from purifl.data import Samples
+from purifl.models import check_model
+from purifl.randomness import stream, torch_seed
+
+ModelFactory = Callable[[], nn.Module]
+
+
+class Training(BaseModel):
+    """How clients train. ``batch_size`` and ``step_size`` default to what suits the data set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    algorithm: Literal["dsgt", "dsgd"] = Field(
+        "dsgt", description="exchange tracked gradients γ (DSGT, the paper), or plain ones (DSGD)"
+    )
+    gradient: Literal["epoch-sum", "epoch-mean", "steps", "batch"] = Field(
+        "epoch-sum",
+        description="g_i: (θ_start − θ_end)/λ of a local epoch (epoch-sum, the paper), the same divided by its "
+        "number of batches (epoch-mean), of local_steps batches (steps), or one mini-batch gradient (batch)",
+    )
+    local_steps: int = Field(24, ge=1, description="mini-batches a round with gradient 'steps'")
+    batch_size: int | None = Field(None, ge=1, description="clients with less data use all of it")
+    step_size: float | None = Field(None, gt=0, description="λ")
+    local_step_size: float | None = Field(None, gt=0, description="step of local training; λ if not given")
+    initial: Literal["same", "different"] = Field("same", description="initial models of the clients")
+
+
+@dataclass(frozen=True)
+class Client:
+    """A participant: its data and, if it is malicious, the data it would rather have others learn from."""
+
+    id: int
+    data: Samples
+    poisoned: Samples | None = None
+    level: float = 1.0
+
+    @property
+    def malicious(self) -> bool:
+        """Whether it sends anything but its honest gradient."""
+        return self.poisoned is not None
+
+
+class LocalTrainer:
+    """Computes clients' gradients at given flat parameter vectors with one working model.
+
+    Args:
+        factory: Builds the model; called once for each different initial model and once to work with.
+        training: What a gradient is; its batch and step sizes must be set.
+        seed: Of all draws; a draw depends on the client and the round alone.
+        device: Where to compute.
+    """
+
+    def __init__(self, factory: ModelFactory, training: Training, seed: int, device: torch.device) -> None:
+        if training.batch_size is None or training.step_size is None:
+            raise ValueError("training.batch_size and training.step_size must be set")
+        self.training, self.seed, self.device = training, seed, device
+        self.batch_size = training.batch_size
+        self.step = training.local_step_size or training.step_size
+        self._factory = factory
+        self.model = factory().to(device)
+        check_model(self.model)
+        self._params: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
+
+    def initial(self, clients: list[Client]) -> Tensor:
+        """(n, d) θ⁰, one common draw or one for each client."""
+        same = self.training.initial == "same"
+        draws = {0: self._draw(0)} if same else {c.id: self._draw(c.id) for c in clients}
+        return torch.stack([draws[0 if same else c.id] for c in clients]).to(self.device)
+
+    def _draw(self, index: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.seed, "initial model", index))
+            params = [p for p in self._factory().parameters() if p.requires_grad]
+        return parameters_to_vector(params).detach()
+
+    def gradients(self, theta: Tensor, clients: list[Client], round_: int) -> Tensor:
+        """(n, d) g_i at θ_i; a malicious client's is (1 − π) ∇L + π ∇L^M."""
+        return torch.stack([self._gradient(row, c, round_) for row, c in zip(theta, clients, strict=True)])
+
+    def _gradient(self, theta: Tensor, client: Client, round_: int) -> Tensor:
+        if client.poisoned is None or client.level == 0:
+            return self._local(theta, client.data, client.id, round_)
+        poisoned = self._local(theta, client.poisoned, client.id, round_)
+        if client.level == 1:
+            return poisoned
+        return (1 - client.level) * self._local(theta, client.data, client.id, round_) + client.level * poisoned
+
+    def _local(self, theta: Tensor, data: Samples, client: int, round_: int) -> Tensor:
+        """One client's g at ``theta``; the model's parameters are views of the vector it walks on."""
+        walk = theta.clone()
+        self.use(walk)
+        self.model.train()
+        kind, batches = self.training.gradient, 0
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(torch_seed(self.seed, "inside the model", client, round_))
+            for index in self._batches(len(data.y), client, round_):
+                gradient = self._batch_gradient(data.at(index))
+                if kind == "batch":
+                    return torch.cat([g.reshape(-1) for g in gradient])
+                with torch.no_grad():
+                    torch._foreach_add_(self._params, gradient, alpha=-self.step)
+                batches += 1
+        total = (theta - walk) / self.step
+        return total / batches if kind == "epoch-mean" else total
+
+    def _batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
+        loss = nn.functional.cross_entropy(self.model(batch.x), batch.y)
+        return torch.autograd.grad(loss, self._params)
+
+    def _batches(self, size: int, client: int, round_: int) -> Iterator[Tensor]:
+        """Index tensors of one round's mini-batches; small clients go around again to make ``local_steps``."""
+        rng = stream(self.seed, "batches", client, round_)
+        wanted = {"batch": 1, "steps": self.training.local_steps}.get(self.training.gradient)
+        per_epoch = -(-size // self.batch_size)
+        epochs = 1 if wanted is None else -(-wanted // per_epoch)
+        order = np.concatenate([rng.permutation(size) for _ in range(epochs)])
+        index = torch.from_numpy(order).to(self.device)
+        for k in range(wanted or per_epoch):
+            epoch, place = divmod(k, per_epoch)
+            start = epoch * size + place * self.batch_size
+            yield index[start : min(start + self.batch_size, (epoch + 1) * size)]
+
+    def use(self, theta: Tensor) -> nn.Module:
+        """The working model with its parameters set to views of ``theta``."""
+        vector_to_parameters(theta, self._params)
+        return self.model
