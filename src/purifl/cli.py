@@ -1,0 +1,334 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.table import Table
+
+from purifl.errors import ConfigError, PuriflError
+
+if TYPE_CHECKING:
+    from purifl.experiment import Experiment
+    from purifl.runs import Result
+
+app = typer.Typer(
+    help="Train one model across clients that talk only to their neighbours, some of whom are poisoning it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Fetch and check data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+err = Console(stderr=True)
+out_console = Console()
+
+Kind = Literal["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
+
+File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON; options override it.")]
+Name = Annotated[str | None, typer.Option(metavar="NAME")]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", help="See: purifl list datasets.")]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help="See: purifl list partitions.")]
+AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Concentration of the Dirichlet partitions.")]
+TopologyOption = Annotated[str | None, typer.Option("--topology", help="See: purifl list topologies.")]
+ClientsOption = Annotated[int | None, typer.Option("--clients", help="Number of clients, attackers included.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="See: purifl list models; or package.module:factory.")]
+AttackOption = Annotated[str | None, typer.Option("--attack", help="See: purifl list attacks.")]
+RatioOption = Annotated[float | None, typer.Option("--malicious-ratio", help="Share of malicious clients.")]
+LevelOption = Annotated[float | None, typer.Option("--malicious-level", help="How malicious they are, 0 to 1.")]
+DefenseOption = Annotated[str | None, typer.Option("--defense", help="See: purifl list defenses.")]
+DetectorOption = Annotated[
+    str | None, typer.Option("--detector", help="See: purifl list detectors; the defence's own if not given.")
+]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to train.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes every draw.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Any other setting, e.g. training.step_size=0.1."),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder to write; a new one under runs/ if not given.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what --out already holds.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command("run")
+def run_command(
+    ctx: typer.Context,
+    file: File = None,
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    alpha: AlphaOption = None,
+    topology: TopologyOption = None,
+    clients: ClientsOption = None,
+    model: ModelOption = None,
+    attack: AttackOption = None,
+    malicious_ratio: RatioOption = None,
+    malicious_level: LevelOption = None,
+    defense: DefenseOption = None,
+    detector: DetectorOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    set_: SetOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    json_: JsonOption = False,
+) -> None:
+    """Run one experiment. It is kept in a folder, and an interrupted run can be resumed."""
+    settings = _settings(ctx.params)
+    from purifl.experiment import Experiment
+    from purifl.runs import run
+
+    experiment = Experiment.parse(settings)
+    folder = out or _new_folder(experiment, experiment.defense.name)
+    result = _shown(experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round))
+    _finish([result], folder, json_, result.summary())
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of an interrupted run.")],
+    json_: JsonOption = False,
+) -> None:
+    """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
+    from purifl.runs import RunFolder, resume
+
+    experiment = RunFolder(folder).experiment()
+    result = _shown(experiment, folder, lambda on_round: resume(folder, on_round=on_round))
+    _finish([result], folder, json_, result.summary())
+
+
+@app.command("compare")
+def compare_command(
+    ctx: typer.Context,
+    file: File = None,
+    defenses: Annotated[
+        str, typer.Option("--defenses", help="Names separated by commas, or all.")
+    ] = "lower,upper,gpd-paper,gpd",
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    alpha: AlphaOption = None,
+    topology: TopologyOption = None,
+    clients: ClientsOption = None,
+    model: ModelOption = None,
+    attack: AttackOption = "backdoor-9",
+    malicious_ratio: RatioOption = None,
+    malicious_level: LevelOption = None,
+    detector: DetectorOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    set_: SetOption = None,
+    out: OutOption = None,
+    force: ForceOption = False,
+    json_: JsonOption = False,
+) -> None:
+    """Run several defences on one set-up, print the table and write a report with pictures.
+
+    Started again with the same --out it goes on where it was interrupted.
+    """
+    settings = _settings(ctx.params)
+    from purifl.comparison import experiments, run_or_continue
+
+    chosen = experiments(settings, defenses)
+    folder = out or _new_folder(chosen[0], "compare")
+    results = [
+        _shown(
+            each,
+            folder / each.defense.name,
+            lambda on_round, each=each: run_or_continue(each, folder / each.defense.name, force, on_round),
+            again=f"the same command with --out {folder}",
+        )
+        for each in chosen
+    ]
+    _finish(results, folder, json_, {"results": [result.summary() for result in results]})
+
+
+@app.command("list")
+def list_command(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    json_: Annotated[bool, typer.Option("--json", help="A JSON list on standard output.")] = False,
+) -> None:
+    """List what can be chosen by name, with its parameters."""
+    from purifl.catalogue import registry
+
+    entries = registry(kind).describe()
+    if json_:
+        sys.stdout.write(json.dumps(entries, indent=1) + "\n")
+        return
+    table = Table("name", "what it is", "parameters (defaults)", title=kind)
+    for entry in entries:
+        params = ", ".join(f"{p['name']} ({p['default']})" for p in entry["parameters"])
+        table.add_row(f"[bold]{escape(entry['name'])}", escape(entry["summary"]), escape(params))
+    out_console.print(table)
+
+
+@data_app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="See: purifl list datasets.")],
+    mirror: Annotated[
+        str | None, typer.Option(help="Base URL of a mirror laid out like the data folder.", metavar="URL")
+    ] = None,
+) -> None:
+    """Download a data set's canonical files and check their checksums."""
+    from purifl.data.files import fetch
+
+    paths = fetch(name, mirror=mirror)
+    for path in paths:
+        out_console.print(str(path), highlight=False, soft_wrap=True)
+    if not paths:
+        out_console.print(f"{name} is embedded; there is nothing to fetch")
+
+
+@data_app.command("check")
+def check_command(name: Annotated[str, typer.Argument(help="See: purifl list datasets.")]) -> None:
+    """Read a data set and say what was found."""
+    from purifl.data.check import check
+
+    report = check(name)
+    for file in report.files:
+        kind = "the published bytes" if file.canonical else "readable, but not the published bytes"
+        out_console.print(f"{file.path}: {kind}", highlight=False, soft_wrap=True)
+    shape = " × ".join(map(str, report.shape))
+    counts = f"{report.train:,} training and {report.test:,} test samples"
+    out_console.print(f"{report.name}: {counts} of {shape}, {report.classes} classes", highlight=False)
+
+
+_OPTIONS = {
+    "dataset": "dataset",
+    "partition": "partition",
+    "clients": "clients",
+    "topology": "topology",
+    "model": "model",
+    "attack": "attack",
+    "malicious_ratio": "attack.malicious_ratio",
+    "malicious_level": "attack.malicious_level",
+    "defense": "defense",
+    "detector": "detector",
+    "rounds": "rounds",
+    "seed": "seed",
+    "device": "device",
+}
+"""Where each option of the command line stands in an experiment."""
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """What a file, the options and ``--set`` say together, the later overriding the earlier."""
+    from purifl.experiment import read_settings, set_path
+
+    settings = read_settings(options["file"]) if options["file"] else {}
+    for option, path in _OPTIONS.items():
+        if options.get(option) is not None:
+            set_path(settings, path, options[option])
+    if options["alpha"] is not None:
+        _set_alpha(settings, options["alpha"])
+    for item in options["set_"] or []:
+        set_path(settings, *_assignment(item))
+    return settings
+
+
+def _assignment(item: str) -> tuple[str, object]:
+    """The path and the value of ``key.path=value``."""
+    import yaml
+
+    path, equals, text = item.partition("=")
+    if not equals or not all(path.split(".")):
+        raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
+    try:
+        return path, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError("--set", item, "the value cannot be read as YAML") from None
+
+
+def _set_alpha(settings: dict[str, Any], alpha: float) -> None:
+    """``--alpha`` belongs to the Dirichlet partitions; elsewhere it is said to do nothing."""
+    from purifl.data.partitions import partitions
+    from purifl.experiment import DEFAULTS, set_path
+
+    chosen = settings.get("partition", DEFAULTS["partition"])
+    name = chosen.get("name", DEFAULTS["partition"]) if isinstance(chosen, dict) else chosen
+    if not alpha > 0:
+        raise ConfigError("partition.alpha", alpha, "it should be greater than 0")
+    if "alpha" in partitions[name].model_fields:
+        set_path(settings, "partition.alpha", alpha)
+    else:
+        err.print(f"[yellow]note:[/] --alpha does nothing with partition {name!r}")
+
+
+def _new_folder(experiment: Experiment, name: str) -> Path:
+    """A folder under runs/ that nobody has yet."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{stamp}-{experiment.dataset.name}-{experiment.attack.name}-{name}-{experiment.seed}"
+    folder, number = base, 1
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = None) -> Result:
+    """Do the work with its progress shown; Ctrl-C says how to go on."""
+    from purifl.progress import reporting
+    from purifl.runs import RunFolder
+
+    result: Result
+    try:
+        with reporting(experiment.defense.name, experiment.rounds, err) as on_round:
+            result = work(on_round)
+    except KeyboardInterrupt:
+        done = len(RunFolder(folder).rows("metrics.jsonl"))
+        how = again or f"purifl resume {folder}"
+        err.print(f"Interrupted after round {done}. Continue with: {how}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    return result
+
+
+def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str, Any]) -> None:
+    """Write the report; print the table, or the JSON object."""
+    from purifl.report import write_report
+
+    page = write_report(results, folder / "report")
+    if as_json:
+        sys.stdout.write(json.dumps(summary | {"report": str(page)}) + "\n")
+        return
+    table = Table("defence", "test accuracy", "worst client", "attack accuracy", "attackers cut in", "benign edges cut")
+    for result in results:
+        s = result.summary()
+        cut = f"round {s['detected_round']}" if s["detected_round"] is not None else _no_cut(result)
+        shares = [f"{s[key]:.1%}" if s[key] is not None else "–" for key in
+                  ("test_accuracy", "test_accuracy_min", "attack_accuracy")]  # fmt: skip
+        table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
+    out_console.print(table)
+    out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True)
+
+
+def _no_cut(result: Result) -> str:
+    if not result.malicious or result.experiment.defense.knows_malicious:
+        return "–"
+    return f"never ({result.final['missed_edges']} edges left)"
+
+
+def main() -> NoReturn:
+    """Entry point: errors a person can mend end with one message and exit code 2."""
+    logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=err, show_time=False, show_path=False)])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app()
+    except PuriflError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("Interrupted.")
+        sys.exit(130)
+    sys.exit(0)

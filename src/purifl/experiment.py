@@ -1,0 +1,179 @@
+"""An experiment: one validated, serialisable object that defines a run completely."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import torch
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from purifl.attacks import Attack, attacks
+from purifl.data import DataSource, datasets
+from purifl.data.partitions import Partition, partitions
+from purifl.defenses import Defense, defenses
+from purifl.detection import Detector, detectors
+from purifl.errors import ConfigError
+from purifl.models import ModelSpec, resolve_model
+from purifl.registry import from_validation
+from purifl.topology import Mixing, Topology, topologies
+from purifl.training import Training
+
+DEFAULTS = {
+    "dataset": "digits",
+    "partition": "iid",
+    "topology": "complete",
+    "model": "cnn",
+    "attack": "none",
+    "defense": "gpd",
+}
+"""The components used where an experiment names none; a detector is chosen by the defence."""
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run. Components are given by name, or by name and parameters.
+
+    What is left open is filled in when the object is made: batch and step size by the data set, detector
+    and mixing by the defence. So a stored experiment has no gaps.
+
+    Example:
+        >>> Experiment(attack={"name": "backdoor-9", "target": 3}, rounds=5).attack.target
+        3
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: Annotated[SerializeAsAny[DataSource], BeforeValidator(datasets.resolve)] = Field(
+        default_factory=lambda: datasets.resolve(DEFAULTS["dataset"]), description="see: purifl list datasets"
+    )
+    partition: Annotated[SerializeAsAny[Partition], BeforeValidator(partitions.resolve)] = Field(
+        default_factory=lambda: partitions.resolve(DEFAULTS["partition"]),
+        description="how the data is shared out; see: purifl list partitions",
+    )
+    clients: int = Field(10, ge=2, description="number of clients, malicious ones included")
+    topology: Annotated[SerializeAsAny[Topology], BeforeValidator(topologies.resolve)] = Field(
+        default_factory=lambda: topologies.resolve(DEFAULTS["topology"]),
+        description="who talks to whom; see: purifl list topologies",
+    )
+    mixing: Mixing | None = Field(
+        None,
+        description="weights: uniform (1/|N_i|, the paper) or metropolis (symmetric); the defence's own if not given",
+    )
+    model: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(resolve_model)] = Field(
+        default_factory=lambda: resolve_model(DEFAULTS["model"]),
+        description="see: purifl list models; or package.module:factory",
+    )
+    training: Training = Training()
+    attack: Annotated[SerializeAsAny[Attack], BeforeValidator(attacks.resolve)] = Field(
+        default_factory=lambda: attacks.resolve(DEFAULTS["attack"]), description="see: purifl list attacks"
+    )
+    defense: Annotated[SerializeAsAny[Defense], BeforeValidator(defenses.resolve)] = Field(
+        default_factory=lambda: defenses.resolve(DEFAULTS["defense"]), description="see: purifl list defenses"
+    )
+    detector: Annotated[
+        SerializeAsAny[Detector] | None, BeforeValidator(lambda v: None if v is None else detectors.resolve(v))
+    ] = Field(None, description="see: purifl list detectors; the defence's own if not given")
+    rounds: int = Field(50, ge=1, description="T, iterations of Algorithm 1")
+    eval_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    seed: int = Field(0, ge=0, lt=2**32, description="fixes every draw")
+    device: str = Field("cpu", description="cpu, cuda or cuda:N")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_components(cls, settings: Any) -> Any:  # noqa: ANN401 - before validation anything goes
+        """Parameters given without a name belong to the component that would be used anyway."""
+        if not isinstance(settings, dict):
+            return settings
+        defense = settings.get("defense", DEFAULTS["defense"])
+        name = defense.get("name", DEFAULTS["defense"]) if isinstance(defense, dict) else defense
+        detector = name.detector if isinstance(name, Defense) else defenses[name].detector
+        defaults = DEFAULTS | {"detector": detector}
+        nameless = {k: v for k, v in settings.items() if k in defaults and isinstance(v, dict) and "name" not in v}
+        return settings | {k: {"name": defaults[k], **v} for k, v in nameless.items()}
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Self:
+        """Settle what was left open; the object is frozen, so past pydantic's own guard."""
+        training = self.training.model_copy(
+            update={
+                "batch_size": self.training.batch_size or self.dataset.batch_size,
+                "step_size": self.training.step_size or self.dataset.step_size,
+            }
+        )
+        object.__setattr__(self, "training", training)
+        object.__setattr__(self, "mixing", self.mixing or self.defense.mixing)
+        object.__setattr__(self, "detector", self.detector or detectors.resolve(self.defense.detector))
+        return self
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.defense.needs_tracking and self.training.algorithm == "dsgd":
+            raise ConfigError("training.algorithm", "dsgd", f"defense {self.defense.name!r} needs 'dsgt'")
+        return self
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        allowed = "give 'cpu', 'cuda' or 'cuda:N'"
+        try:
+            device = torch.device(value)
+        except RuntimeError:
+            raise ConfigError("device", value, allowed) from None
+        if device.type not in {"cpu", "cuda"}:
+            raise ConfigError("device", value, allowed)
+        return value
+
+    @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Self:
+        """The experiment that ``settings`` describe, or a :class:`ConfigError` that says what to change."""
+        try:
+            return cls.model_validate(settings)
+        except ValidationError as error:
+            raise from_validation(error, "", cls) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in a JSON or YAML file."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """A short name for exactly this experiment."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError("FILE", str(path), f"cannot be read as YAML or JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError("FILE", str(path), "it must hold a mapping of settings, such as 'rounds: 20'")
+    return settings
+
+
+def set_path(settings: dict[str, Any], path: str, value: object) -> None:
+    """Set ``a.b.c`` in nested ``settings``, in place; a component given by name alone becomes a mapping."""
+    *parents, last = path.split(".")
+    here = settings
+    for part in parents:
+        inner = here.get(part)
+        if isinstance(inner, str):
+            inner = {"name": inner}
+        elif not isinstance(inner, dict):
+            inner = {}
+        here[part] = dict(inner)
+        here = here[part]
+    here[last] = value

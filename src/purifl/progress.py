@@ -1,0 +1,51 @@
+"""Progress of a run on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from purifl.simulation import Row, Simulation
+
+_SECONDS_BETWEEN_LINES = 5.0
+OnRound = Callable[[Row, Simulation], None]
+
+
+@contextmanager
+def reporting(label: str, rounds: int, console: Console) -> Iterator[OnRound]:
+    """A callback to hand to :func:`purifl.run`, shown as ``label``."""
+    if console.is_terminal:
+        columns = ("[bold]{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", "left")
+        with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task(label, total=rounds, note="")
+            yield lambda row, _: bar.update(task, completed=row["round"], note=_note(row))
+    else:
+        yield _lines(label, rounds, console)
+
+
+def _lines(label: str, rounds: int, console: Console) -> OnRound:
+    """A line at the first and the last round, and every few seconds between."""
+    start = shown = time.monotonic()
+    first: int | None = None
+
+    def show(row: Row, _: Simulation) -> None:
+        nonlocal shown, first
+        now, done = time.monotonic(), row["round"]
+        if first is None:
+            first = done
+        if done not in {first, rounds} and now - shown < _SECONDS_BETWEEN_LINES:
+            return
+        shown = now
+        left = (now - start) / (done - first + 1) * (rounds - done)
+        console.print(f"{label}: round {done}/{rounds}, {_note(row)}{left:.0f} s left", highlight=False)
+
+    return show
+
+
+def _note(row: Row) -> str:
+    parts = [("accuracy", row.get("test_accuracy")), ("attack", row.get("attack_accuracy"))]
+    return "".join(f"{name} {value:.1%}, " for name, value in parts if value is not None)

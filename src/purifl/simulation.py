@@ -1,0 +1,131 @@
+"""A whole federation on one machine, set up from an experiment and measured round by round."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from purifl.errors import ConfigError
+from purifl.experiment import Experiment
+from purifl.federation import Federation
+from purifl.metrics import Targets, accuracies, edges, masks, tracking
+from purifl.randomness import stream
+from purifl.training import Client
+
+Row = dict[str, Any]
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Within it torch computes the same bits each time, in full float32, also on a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+
+
+class Simulation:
+    """An experiment brought to life: data shared out, attackers placed, federation begun."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        n, seed = experiment.clients, experiment.seed
+        device = _available(experiment.device)
+        graph = experiment.topology.build(n, stream(seed, "topology"))
+        self.malicious = experiment.attack.place(n, stream(seed, "malicious clients"))
+        data = experiment.dataset.load()
+        poison = experiment.attack.aim(data, stream(seed, "attack"))
+        parts = experiment.partition.split(data.train.y.numpy(), n, stream(seed, "partition"))
+        self.histograms = [data.train.y[part].bincount(minlength=data.classes).tolist() for part in parts]
+        self.targets = Targets(data.test, poison).to(device)
+
+        clients = [Client(k, data.train.at(torch.from_numpy(part))) for k, part in enumerate(parts)]
+        for k in self.malicious:
+            assert poison is not None  # an attack that places clients aims too
+            own = clients[k].data
+            clients[k] = Client(k, own, poison.corrupt(own), experiment.attack.malicious_level)
+        if experiment.defense.knows_malicious:
+            clients = [c for c in clients if not c.malicious]
+            graph = graph.subgraph([c.id for c in clients]).copy()
+        with deterministic():
+            self.federation = Federation(
+                lambda: experiment.model.build(data.shape, data.classes),
+                clients,
+                graph,
+                training=experiment.training,
+                defense=experiment.defense,
+                detector=experiment.detector,
+                mixing=experiment.mixing,
+                seed=seed,
+                device=device,
+            )
+
+    def step(self) -> tuple[Row, list[Row]]:
+        """One round: its row of metrics, and what changed on the edges."""
+        federation = self.federation
+        before = edges(federation)
+        with deterministic():
+            federation.step()
+            evaluate = federation.round % self.experiment.eval_every == 0 or self.finished
+            row = {
+                "round": federation.round,
+                **(accuracies(federation, self.targets) if evaluate else {}),
+                **tracking(federation),
+                **masks(federation),
+            }
+        after = edges(federation)
+        events = [
+            {
+                "round": federation.round,
+                "event": "cut" if cut else "readmitted",
+                "client": federation.clients[i].id,
+                "neighbour": federation.clients[j].id,
+                "malicious": federation.clients[j].malicious,
+            }
+            for (i, j), cut in after.items()
+            if cut != before[i, j]
+        ]
+        return finite(row), events
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done."""
+        return self.federation.round >= self.experiment.rounds
+
+    def trust(self) -> list[Row]:
+        """For every edge of a benign client: its trust in the neighbour, and whether it has cut it."""
+        federation, hood = self.federation, self.federation.hood
+        values = federation.trust[federation.defended].tolist()
+        ends = zip(hood.own_cols[hood.rows].tolist(), hood.cols.tolist(), values, federation.cut.tolist(), strict=True)
+        return [
+            {"client": federation.clients[i].id, "neighbour": federation.clients[j].id, "trust": trust, "cut": cut}
+            for i, j, trust, cut in ends
+            if i != j
+        ]
+
+
+def finite(row: Row) -> Row:
+    """The row with null for numbers that are not finite, which JSON does not have."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+def _available(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise ConfigError("device", name, f"this machine has {found} CUDA devices; use 'cpu'")
+    return device
