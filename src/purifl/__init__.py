@@ -1,7 +1,6 @@
 """purifl: train one model across clients that talk only to their neighbours, some of whom are poisoning it."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +10,7 @@ if TYPE_CHECKING:
     from purifl.runs import Result, resume, run
     from purifl.training import Client, Training
 
-__version__ = version("purifl")
+__version__ = "0.1.0"
 
 _HOMES = {
     "Client": "training",

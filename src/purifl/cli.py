@@ -122,7 +122,10 @@ def compare_command(
     topology: TopologyOption = None,
     clients: ClientsOption = None,
     model: ModelOption = None,
-    attack: AttackOption = "backdoor-9",
+    attack: Annotated[
+        str | None,
+        typer.Option("--attack", help="See: purifl list attacks; backdoor-9 where neither this nor FILE says."),
+    ] = None,
     malicious_ratio: RatioOption = None,
     malicious_level: LevelOption = None,
     detector: DetectorOption = None,
@@ -139,6 +142,9 @@ def compare_command(
     Started again with the same --out it goes on where it was interrupted.
     """
     settings = _settings(ctx.params)
+    attacking = settings.get("attack", {})
+    if isinstance(attacking, dict):
+        settings["attack"] = {"name": "backdoor-9"} | attacking
     from purifl.comparison import experiments, run_or_continue
 
     chosen = experiments(settings, defenses)
@@ -186,7 +192,7 @@ def fetch_command(
 
     paths = fetch(name, mirror=mirror)
     for path in paths:
-        out_console.print(str(path), highlight=False, soft_wrap=True)
+        out_console.print(str(path), highlight=False, soft_wrap=True, markup=False)
     if not paths:
         out_console.print(f"{name} is embedded; there is nothing to fetch")
 
@@ -199,7 +205,7 @@ def check_command(name: Annotated[str, typer.Argument(help="See: purifl list dat
     report = check(name)
     for file in report.files:
         kind = "the published bytes" if file.canonical else "readable, but not the published bytes"
-        out_console.print(f"{file.path}: {kind}", highlight=False, soft_wrap=True)
+        out_console.print(f"{file.path}: {kind}", highlight=False, soft_wrap=True, markup=False)
     shape = " × ".join(map(str, report.shape))
     counts = f"{report.train:,} training and {report.test:,} test samples"
     out_console.print(f"{report.name}: {counts} of {shape}, {report.classes} classes", highlight=False)
@@ -263,7 +269,7 @@ def _set_alpha(settings: dict[str, Any], alpha: float) -> None:
     if "alpha" in partitions[name].model_fields:
         set_path(settings, "partition.alpha", alpha)
     else:
-        err.print(f"[yellow]note:[/] --alpha does nothing with partition {name!r}")
+        err.print(f"[yellow]note:[/] --alpha does nothing with partition {escape(repr(name))}")
 
 
 def _new_folder(experiment: Experiment, name: str) -> Path:
@@ -287,9 +293,13 @@ def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = 
         with reporting(experiment.defense.name, experiment.rounds, err) as on_round:
             result = work(on_round)
     except KeyboardInterrupt:
-        done = len(RunFolder(folder).rows("metrics.jsonl"))
-        how = again or f"purifl resume {folder}"
-        err.print(f"Interrupted after round {done}. Continue with: {how}", highlight=False, soft_wrap=True)
+        stored = RunFolder(folder)
+        if not stored.begun:
+            err.print("Interrupted before the first round; nothing was written.")
+            raise typer.Exit(130) from None
+        done = len(stored.rows("metrics.jsonl"))
+        said = f"Interrupted after round {done}. Continue with: {again or stored.how_to_resume}"
+        err.print(said, highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     return result
 
@@ -310,7 +320,7 @@ def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[st
                   ("test_accuracy", "test_accuracy_min", "attack_accuracy")]  # fmt: skip
         table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
     out_console.print(table)
-    out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True)
+    out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _no_cut(result: Result) -> str:

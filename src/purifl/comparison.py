@@ -18,12 +18,14 @@ def experiments(settings: dict[str, Any], chosen: str) -> list[Experiment]:
         raise ConfigError("defenses", chosen, f"give names separated by commas, or 'all': {', '.join(defenses)}")
     if len(set(names)) != len(names):
         raise ConfigError("defenses", chosen, "name each defence once")
-    return [Experiment.parse(settings | {"defense": name}) for name in names]
+    given = settings.get("defense")
+    shared = given if isinstance(given, dict) else {}
+    return [Experiment.parse(settings | {"defense": shared | {"name": name}}) for name in names]
 
 
 def run_or_continue(experiment: Experiment, out: Path, force: bool, on_round: OnRound) -> Result:
     """Run into ``out``, or take up what the same experiment left there."""
-    if force or not out.exists():
+    if force or not RunFolder(out).begun:
         return run(experiment, out, force=force, on_round=on_round)
     if RunFolder(out).experiment() != experiment:
         raise RunError(f"out: {out} holds a run of another experiment; choose another folder, or --force")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from purifl.data import Samples
 from purifl.data.base import MapDataset
@@ -16,7 +17,7 @@ from purifl.detection import Detector, detectors, lower_trust
 from purifl.errors import ConfigError
 from purifl.state import State, load_into, prefixed
 from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
-from purifl.training import Client, LocalTrainer, ModelFactory, Training
+from purifl.training import Client, LocalTrainer, Loss, ModelFactory, Training
 
 
 class Federation:
@@ -36,6 +37,7 @@ class Federation:
         mixing: How trust becomes weights; the defence's own choice if not given.
         seed: Fixes every draw.
         device: Where to compute.
+        loss: Of a batch's outputs and labels, a mean over the batch.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Federation:
         mixing: Mixing | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        loss: Loss = cross_entropy,
     ) -> None:
         self.defense = defense or GPD()
         self.detector = detector or detectors.resolve(self.defense.detector)
@@ -59,7 +62,7 @@ class Federation:
             raise ConfigError("training.algorithm", "dsgd", f"defence {self.defense.name!r} needs 'dsgt'")
         self.device, self.graph = torch.device(device), graph
         self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
-        self.trainer = LocalTrainer(model, self.training, seed, self.device)
+        self.trainer = LocalTrainer(model, self.training, seed, self.device, loss)
         self._connect()
         self._begin()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 _CHUNK = 1 << 24  # numbers handled at once where an (E, d) temporary would otherwise arise
 
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +110,11 @@ class Neighbourhood:
     def medians(self, values: Tensor, among: Tensor) -> Tensor:
         """Each row's median of ``values`` over the edges in ``among``: (R,), NaN where there are none.
 
-        Of an even number the mean of the two middle values, as NumPy does.
+        Of an even number the lower of the two middle values, so that one of two neighbours cannot raise it.
         """
         shown = torch.where(among, values, torch.inf)
         order = shown.argsort(stable=True)
         order = order[self.rows[order].argsort(stable=True)]
         count = self.sums(among.to(values.dtype)).long()
-        first = self.offsets[:-1]
-        low = shown[order[first + (count - 1).clamp(min=0) // 2]]
-        high = shown[order[first + torch.minimum(count // 2, self.size - 1)]]
-        return torch.where(count > 0, (low + high) / 2, torch.nan)
+        middle = shown[order[self.offsets[:-1] + (count - 1).clamp(min=0) // 2]]
+        return torch.where(count > 0, middle, torch.nan)

@@ -8,8 +8,11 @@ resumed run, another order of clients and another number of workers all see the 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 
 
 def entropy(seed: int, purpose: str, *index: int) -> np.random.SeedSequence:
@@ -27,6 +30,22 @@ def stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
     return np.random.default_rng(entropy(seed, purpose, *index))
 
 
-def torch_seed(seed: int, purpose: str, *index: int) -> int:
-    """A seed for ``torch.manual_seed``, for what draws inside a model (initial weights, dropout)."""
-    return int(entropy(seed, purpose, *index).generate_state(1, np.uint64)[0] >> np.uint64(1))
+@contextmanager
+def seeded(device: torch.device, seed: int, purpose: str, *index: int) -> Iterator[None]:
+    """Within it torch draws from the named stream: for what draws inside a model (initial weights, dropout).
+
+    Afterwards torch's own generators are as they were.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    number = int(entropy(seed, purpose, *index).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    try:
+        for generator in generators:
+            generator.manual_seed(number)
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

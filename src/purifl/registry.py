@@ -135,10 +135,16 @@ def from_validation(error: ValidationError, where: str, model: type[BaseModel]) 
         return (
             unknown_name(field.rpartition(".")[0] or "setting", path[-1], fields)
             if fields
-            else ConfigError(field, first["input"], f"{where} takes no parameters")
+            else ConfigError(field, first["input"], f"{_called(model, where)} takes no parameters")
         )
+    if first["type"] == "missing":
+        return ConfigError(field, None, f"{_called(model, where)} needs it")
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
     return ConfigError(field, first["input"], f"it {message}" if message.startswith("should") else message)
+
+
+def _called(model: type[BaseModel], where: str) -> str:
+    return f"{where} {model.name!r}" if issubclass(model, Component) else where
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:

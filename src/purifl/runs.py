@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from purifl.errors import RunError
+from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
 from purifl.simulation import Row, Simulation
 from purifl.state import State
@@ -100,6 +101,11 @@ class RunFolder:
         return self.path / name
 
     @property
+    def begun(self) -> bool:
+        """Whether there is a run at all."""
+        return self._file("experiment.json").is_file()
+
+    @property
     def finished(self) -> bool:
         """Whether the run reached its last round."""
         return self._file("result.json").exists()
@@ -108,13 +114,9 @@ class RunFolder:
     def create(cls, path: Path, experiment: Experiment, force: bool = False) -> RunFolder:
         """A new run folder; an existing run is replaced only with ``force``, anything else never."""
         folder = cls(path)
+        folder.check_free(force)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            present = {entry.name for entry in path.iterdir()}
-            if present and "experiment.json" not in present:
-                raise RunError(f"out: {path} is not empty and not a run folder; choose another")
-            if present and not force:
-                raise RunError(f"out: {path} already holds {folder._state()}")
             for name in ("result.json", "checkpoint.safetensors", "metrics.jsonl", "events.jsonl"):
                 folder._file(name).unlink(missing_ok=True)
             folder._replace("experiment.json", json.dumps(experiment.to_dict(), indent=2) + "\n")
@@ -124,19 +126,34 @@ class RunFolder:
             raise RunError(f"out: {path} cannot be written: {error.strerror or error}") from error
         return folder
 
+    def check_free(self, force: bool = False) -> None:
+        """Refuse, without touching anything, a place where a run must not or cannot be written."""
+        nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK)):
+            raise RunError(f"out: {self.path} cannot be written: {nearest} is not a writable folder")
+        if self.begun and not force:
+            raise RunError(f"out: {self.path} already holds {self._state()}")
+        if self.path.exists() and not self.begun and any(e.suffix != ".new" for e in self.path.iterdir()):
+            raise RunError(f"out: {self.path} is not empty and not a run folder; choose another")
+
     def _state(self) -> str:
         if self.finished:
             return "a finished run; --force replaces it"
-        return f"an unfinished run; continue it with: purifl resume {self.path} (or --force to start again)"
+        return f"an unfinished run; continue it with: {self.how_to_resume} (or --force to start again)"
+
+    @property
+    def how_to_resume(self) -> str:
+        """The command that continues the run, ready for a shell."""
+        return shlex.join(["purifl", "resume", str(self.path)])
 
     def experiment(self) -> Experiment:
         """The stored experiment."""
         file = self._file("experiment.json")
-        if not file.is_file():
+        if not self.begun:
             raise RunError(f"{self.path} is not a run folder: it has no experiment.json")
         try:
             return Experiment.parse(json.loads(file.read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, ConfigError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
 
     def append(self, row: Row, events: list[Row]) -> None:
@@ -158,6 +175,9 @@ class RunFolder:
 
     def rewind(self, upto: int) -> None:
         """Drop rows of rounds after ``upto``, which the next round will write again."""
+        if (found := len(self.rows("metrics.jsonl", upto))) != upto:
+            file = self._file("metrics.jsonl")
+            raise RunError(f"{file} is damaged: it has {found} rows up to round {upto}, where the checkpoint stands")
         for name in ("metrics.jsonl", "events.jsonl"):
             kept = self.rows(name, upto)
             self._replace(name, "".join(json.dumps(row) + "\n" for row in kept))
@@ -197,18 +217,14 @@ class RunFolder:
     def result(self) -> Result:
         """The stored result of a finished run."""
         if not self.finished:
-            raise RunError(f"{self.path} is not finished; continue it with: purifl resume {self.path}")
-        stored = json.loads(self._file("result.json").read_text())
-        return Result(
-            self.experiment(),
-            stored["malicious"],
-            self.rows("metrics.jsonl"),
-            self.rows("events.jsonl"),
-            stored["trust"],
-            stored["histograms"],
-            stored["seconds"],
-            self.path,
-        )
+            raise RunError(f"{self.path} is not finished; continue it with: {self.how_to_resume}")
+        try:
+            stored = json.loads(self._file("result.json").read_text())
+            kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self._file('result.json')} is damaged: {error}") from error
+        history, events = self.rows("metrics.jsonl"), self.rows("events.jsonl")
+        return Result(self.experiment(), history=history, events=events, folder=self.path, **kept)
 
     def _replace(self, name: str, text: str) -> None:
         new = self._file(name + ".new")
@@ -242,6 +258,8 @@ def run(
         force: Replace a run that is already there.
         on_round: Called after each round with its metrics.
     """
+    if out is not None:
+        RunFolder(Path(out)).check_free(force)
     simulation = Simulation(experiment)
     folder = RunFolder.create(Path(out), experiment, force) if out is not None else None
     return _continue(simulation, folder, 0.0, on_round)

@@ -25,16 +25,16 @@ def deterministic() -> Iterator[None]:
     """Within it torch computes the same bits each time, in full float32, also on a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = (
-        torch.are_deterministic_algorithms_enabled(),
+        torch.get_deterministic_debug_mode(),
         torch.backends.cudnn.allow_tf32,
         torch.backends.cudnn.benchmark,
     )
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler, a second
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
 
 

@@ -14,9 +14,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from purifl.data import Samples
 from purifl.models import check_model
-from purifl.randomness import stream, torch_seed
+from purifl.randomness import seeded, stream
 
 ModelFactory = Callable[[], nn.Module]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Training(BaseModel):
@@ -62,16 +63,19 @@ class LocalTrainer:
         training: What a gradient is; its batch and step sizes must be set.
         seed: Of all draws; a draw depends on the client and the round alone.
         device: Where to compute.
+        loss: Of a batch's outputs and labels, a mean over the batch.
     """
 
-    def __init__(self, factory: ModelFactory, training: Training, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, factory: ModelFactory, training: Training, seed: int, device: torch.device, loss: Loss
+    ) -> None:
         if training.batch_size is None or training.step_size is None:
             raise ValueError("training.batch_size and training.step_size must be set")
         self.training, self.seed, self.device = training, seed, device
         self.batch_size = training.batch_size
         self.step = training.local_step_size or training.step_size
-        self._factory = factory
-        self.model = factory().to(device)
+        self._factory, self._loss = factory, loss
+        self.model = self._build(0).to(device)
         check_model(self.model)
         self._params: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
 
@@ -81,11 +85,12 @@ class LocalTrainer:
         draws = {0: self._draw(0)} if same else {c.id: self._draw(c.id) for c in clients}
         return torch.stack([draws[0 if same else c.id] for c in clients]).to(self.device)
 
+    def _build(self, index: int) -> nn.Module:
+        with seeded(torch.device("cpu"), self.seed, "initial model", index):
+            return self._factory()
+
     def _draw(self, index: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, "initial model", index))
-            params = [p for p in self._factory().parameters() if p.requires_grad]
-        return parameters_to_vector(params).detach()
+        return parameters_to_vector(p for p in self._build(index).parameters() if p.requires_grad).detach()
 
     def gradients(self, theta: Tensor, clients: list[Client], round_: int) -> Tensor:
         """(n, d) g_i at θ_i; a malicious client's is (1 − π) ∇L + π ∇L^M."""
@@ -105,9 +110,7 @@ class LocalTrainer:
         self.use(walk)
         self.model.train()
         kind, batches = self.training.gradient, 0
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(torch_seed(self.seed, "inside the model", client, round_))
+        with seeded(self.device, self.seed, "inside the model", client, round_):
             for index in self._batches(len(data.y), client, round_):
                 gradient = self._batch_gradient(data.at(index))
                 if kind == "batch":
@@ -119,8 +122,7 @@ class LocalTrainer:
         return total / batches if kind == "epoch-mean" else total
 
     def _batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
-        loss = nn.functional.cross_entropy(self.model(batch.x), batch.y)
-        return torch.autograd.grad(loss, self._params)
+        return torch.autograd.grad(self._loss(self.model(batch.x), batch.y), self._params)
 
     def _batches(self, size: int, client: int, round_: int) -> Iterator[Tensor]:
         """Index tensors of one round's mini-batches; small clients go around again to make ``local_steps``."""

@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+TINY = {
+    "clients": 5,
+    "topology": "ring",
+    "model": {"name": "mlp", "hidden": 4},
+    "attack": {"name": "backdoor-9", "malicious_clients": [1]},
+    "defense": {"name": "gpd", "threshold": 0.9},
+    "training": {"gradient": "steps", "local_steps": 3},
+    "rounds": 5,
+}
+
+
+@pytest.fixture
+def tiny():
+    """Settings of a run that takes a tenth of a second and in which clients are cut."""
+    return lambda **changes: TINY | changes
+
+
+@pytest.fixture
+def _one_thread():
+    """Compute as a process with OMP_NUM_THREADS=1 does, to compare bits with it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

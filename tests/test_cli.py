@@ -1,0 +1,592 @@
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from purifl.catalogue import _REGISTRIES
+from purifl.cli import main
+from purifl.experiment import Experiment
+from purifl.progress import reporting
+from purifl.runs import run
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+PURIFL = str(Path(sys.executable).with_name("purifl"))
+QUICK = ["--set", "model={name: mlp, hidden: 4}", "--set", "training={gradient: steps, local_steps: 3}",
+         "--clients", "5", "--rounds", "3"]  # fmt: skip
+PROMISED = {
+    "test_accuracy", "test_accuracy_min", "attack_accuracy", "detected_round", "missed_edges", "false_alarm_edges",
+    "tracking_error", "rounds", "seconds", "seed",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("purifl.cli.out_console", Console(width=120))
+
+
+@pytest.fixture
+def purifl(monkeypatch, capsys):
+    """Calls the command in this process: (exit code, standard output, standard error)."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["purifl", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def _no_report(monkeypatch):
+    monkeypatch.setattr("purifl.report.write_report", lambda _, folder: folder / "index.html")
+
+
+@pytest.fixture
+def _no_training(monkeypatch):
+    monkeypatch.setattr("purifl.training.LocalTrainer.gradients", lambda *_: pytest.fail("began to train"))
+
+
+@pytest.fixture
+def understood(purifl, monkeypatch):
+    """The experiment that ``purifl run`` makes of its arguments."""
+
+    def call(*args):
+        seen = []
+
+        def stop(experiment, *_, **__):
+            seen.append(experiment)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("purifl.runs.run", stop)
+        assert purifl("run", *args)[0] == 130
+        return seen[0]
+
+    return call
+
+
+def process(*args, **options):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [PURIFL, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
+
+
+def rows(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_time(summary):
+    return {key: value for key, value in summary.items() if key not in {"seconds", "folder", "report"}}
+
+
+def test_json_is_one_object_on_standard_output_and_progress_is_on_standard_error():
+    child = process("run", *QUICK, "--attack", "backdoor-9", "--seed", "4", "--out", "run", "--json")
+    out, err = child.communicate()
+    assert child.returncode == 0, err
+    assert out.count("\n") == 1
+    summary = json.loads(out)
+    assert summary.keys() >= PROMISED
+    assert (summary["rounds"], summary["seed"], summary["defense"]) == (3, 4, "gpd")
+    assert 0 <= summary["attack_accuracy"] <= 1
+    assert "gpd: round 1/3, accuracy " in err
+    assert "gpd: round 3/3" in err
+    assert "Warning" not in err
+    assert len(rows("run")) == 3
+    assert Path(summary["report"]).is_file()
+
+
+def test_a_run_without_out_goes_to_a_new_folder_under_runs(purifl):
+    code, out, err = purifl("run", *QUICK)
+    assert code == 0, err
+    (folder,) = Path("runs").iterdir()
+    assert len(rows(folder)) == 3
+    assert re.search(r"gpd .*%", out)
+    assert str(folder) in out
+    assert "round 3/3" in err
+    assert "round" not in out.replace("rounds", "")
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_two_runs_at_once_get_a_folder_each(purifl, monkeypatch):
+    class Clock:
+        now = staticmethod(lambda: __import__("datetime").datetime(2025, 1, 1))
+
+    monkeypatch.setattr("purifl.cli.datetime", Clock)
+    assert [purifl("run", *QUICK)[0] for _ in range(3)] == [0, 0, 0]
+    assert len(list(Path("runs").iterdir())) == 3
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_attack_accuracy_is_null_without_an_attack(purifl):
+    _, out, _ = purifl("run", *QUICK, "--json")
+    summary = json.loads(out)
+    assert summary["attack_accuracy"] is None
+    assert summary["detected_round"] is None
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_finished_run_is_not_overwritten_without_force(purifl):
+    assert purifl("run", *QUICK, "--out", "run")[0] == 0
+    before = (Path("run") / "result.json").read_bytes()
+    code, out, err = purifl("run", *QUICK, "--seed", "1", "--out", "run")
+    assert (code, out) == (2, "")
+    assert "error: out: run already holds a finished run; --force replaces it" in err
+    assert (Path("run") / "result.json").read_bytes() == before
+    code, out, _ = purifl("run", *QUICK, "--seed", "1", "--out", "run", "--force", "--json")
+    assert (code, json.loads(out)["seed"]) == (0, 1)
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_force_does_not_touch_a_folder_that_is_not_a_run(purifl):
+    Path("mine").mkdir()
+    Path("mine", "thesis.tex").write_text("years of work")
+    code, _, err = purifl("run", *QUICK, "--out", "mine", "--force")
+    assert code == 2
+    assert "mine is not empty and not a run folder" in err
+    assert [file.name for file in Path("mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_resuming_a_finished_run_prints_it_again(purifl):
+    _, first, _ = purifl("run", *QUICK, "--out", "run", "--json")
+    code, again, _ = purifl("resume", "run", "--json")
+    assert code == 0
+    assert json.loads(again) == json.loads(first)
+
+
+GATE = """
+import time
+from pathlib import Path
+from torch import nn
+
+class Gated(nn.Sequential):
+    def forward(self, x):
+        rows = Path("run/metrics.jsonl")
+        done = rows.read_text().count("\\n") if rows.exists() else 0
+        while Path("hold").exists() and done >= int(Path("hold").read_text()):
+            Path("held").touch()
+            time.sleep(0.01)
+        return super().forward(x)
+
+def make(shape, classes):
+    return Gated(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Starts a real run that stands still after some rounds, and waits until it does."""
+    Path("gate.py").write_text(GATE)
+    monkeypatch.delitem(sys.modules, "gate", raising=False)
+    children = []
+
+    def start(rounds):
+        Path("hold").write_text(str(rounds))
+        child = process("run", *HELD, "--out", "run")
+        children.append(child)
+        while child.poll() is None and not Path("held").exists():
+            time.sleep(0.01)
+        assert child.poll() is None, child.communicate()[1]
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+    sys.modules.pop("gate", None)
+
+
+HELD = ["--clients", "5", "--rounds", "4", "--attack", "backdoor-9", "--set", "model=gate:make",
+        "--set", "training.gradient=batch", "--set", "defense.threshold=0.9"]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_no_report")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_resume_and_resumes_to_the_same_bits(purifl, held, how):
+    child = held(rounds=2)
+    child.send_signal(how)
+    out, err = child.communicate()
+    assert (child.returncode, out) == (130, "")
+    assert "Interrupted after round 2. Continue with: purifl resume run" in err
+    assert "Traceback" not in err
+    assert [row["round"] for row in rows("run")] == [1, 2]
+    Path("hold").unlink()
+    code, resumed, err = purifl("resume", "run", "--json")
+    assert code == 0
+    assert "gpd: round 3/4" in err
+    _, straight, _ = purifl("run", *HELD, "--out", "straight", "--json")
+    assert without_time(json.loads(resumed)) == without_time(json.loads(straight))
+    for name in ("metrics.jsonl", "events.jsonl", "experiment.json"):
+        assert Path("run", name).read_bytes() == Path("straight", name).read_bytes()
+
+
+def test_an_interruption_before_the_first_round_leaves_nothing_to_resume(held):
+    child = held(rounds=0)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate()
+    assert (child.returncode, out) == (130, "")
+    assert "nothing was written" in err
+    assert "resume" not in err
+    assert not Path("run").exists()
+
+
+def test_a_path_with_blanks_and_brackets_is_said_as_a_shell_needs_it(purifl, monkeypatch, tiny):
+    def stop(experiment, folder, **_):
+        run(experiment, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("purifl.runs.run", stop)
+    code, _, err = purifl("run", *QUICK, "--out", "my [red] run")
+    assert code == 130
+    assert "purifl resume 'my [red] run'" in err
+
+
+COMPARE = ["compare", *QUICK, "--malicious-ratio", "0.2", "--out", "all"]
+
+
+def test_a_comparison_prints_a_table_and_writes_runs_and_a_report(purifl):
+    code, out, err = purifl(*COMPARE, "--defenses", "lower,upper,gpd-paper,gpd")
+    assert code == 0, err
+    for title in ("test accuracy", "attack accuracy", "attackers cut in", "benign edges cut"):
+        assert title in out
+    for name in ("lower", "upper", "gpd-paper", "gpd"):
+        assert re.search(rf"^\W*{name}\W.*%", out, re.MULTILINE), name
+        assert len(rows(Path("all", name))) == 3
+        assert f"{name}: round 3/3" in err
+    written = {file.suffix for file in Path("all", "report").iterdir()}
+    assert {".html", ".png"} <= written
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_comparison_started_again_goes_on(purifl):
+    _, first, _ = purifl(*COMPARE, "--defenses", "lower", "--json")
+    code, both, err = purifl(*COMPARE, "--defenses", "lower,gpd", "--json")
+    assert code == 0
+    lower, gpd = json.loads(both)["results"]
+    assert [lower] == json.loads(first)["results"]
+    assert gpd["defense"] == "gpd"
+    assert "lower: round" not in err
+    assert "gpd: round 3/3" in err
+    code, _, err = purifl(*COMPARE, "--defenses", "lower,gpd", "--seed", "1")
+    assert code == 2
+    assert "another experiment" in err
+    code, out, _ = purifl(*COMPARE, "--defenses", "lower,gpd", "--seed", "1", "--force", "--json")
+    assert [result["seed"] for result in json.loads(out)["results"]] == [1, 1]
+
+
+@pytest.mark.usefixtures("_no_report")
+@pytest.mark.parametrize(
+    ("args", "attack", "clients"),
+    [
+        ([], "backdoor-9", None),
+        (["--malicious-ratio", "0.4"], "backdoor-9", None),
+        (["--attack", "backdoor-1"], "backdoor-1", None),
+        (["file.yaml"], "single-image", [2]),
+        (["file.yaml", "--attack", "backdoor-1"], "backdoor-1", None),
+    ],
+)
+def test_a_comparison_is_under_the_attack_it_is_told(purifl, args, attack, clients):
+    Path("file.yaml").write_text("attack: {name: single-image, malicious_clients: [2]}")
+    code, out, err = purifl("compare", *args, *QUICK, "--defenses", "lower", "--json")
+    assert code == 0, err
+    (result,) = json.loads(out)["results"]
+    assert result["attack"] == attack
+    assert clients is None or result["malicious"] == clients
+
+
+def test_options_override_the_file_and_set_overrides_both(understood):
+    Path("file.yaml").write_text("{rounds: 9, seed: 9, clients: 9, attack: {name: backdoor-9, target: 9}}")
+    experiment = understood("file.yaml", "--seed", "8", "--clients", "8", "--set", "clients=7", "--set", "eval_every=6")
+    assert (experiment.rounds, experiment.seed, experiment.clients, experiment.eval_every) == (9, 8, 7, 6)
+    assert (experiment.attack.name, experiment.attack.target) == ("backdoor-9", 9)
+
+
+def test_every_option_arrives(understood):
+    experiment = understood(
+        *("--dataset", "mnist", "--partition", "label-dir", "--alpha", "0.5", "--topology", "ring", "--clients", "6"),
+        *("--model", "mlp", "--attack", "backdoor-1", "--malicious-ratio", "0.3", "--malicious-level", "0.7"),
+        *("--defense", "gpd-text", "--detector", "similarity", "--rounds", "7", "--seed", "8", "--device", "cuda:1"),
+        *("--set", "training.step_size=1e-3", "--set", "attack.malicious_clients=[1, 2]", "--set", "mixing=metropolis"),
+    )
+    assert experiment == Experiment(
+        dataset="mnist",
+        partition={"name": "label-dir", "alpha": 0.5},
+        topology="ring",
+        clients=6,
+        model="mlp",
+        attack={"name": "backdoor-1", "malicious_ratio": 0.3, "malicious_level": 0.7, "malicious_clients": [1, 2]},
+        defense="gpd-text",
+        detector="similarity",
+        rounds=7,
+        seed=8,
+        device="cuda:1",
+        training={"step_size": 0.001},
+        mixing="metropolis",
+    )
+
+
+def test_a_stored_experiment_can_be_run_again(understood, tiny):
+    experiment = Experiment.parse(tiny())
+    Path("experiment.json").write_text(json.dumps(experiment.to_dict()))
+    assert understood("experiment.json") == experiment
+
+
+def test_alpha_where_it_does_nothing_is_said(purifl, monkeypatch):
+    monkeypatch.setattr("purifl.runs.run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert "--alpha does nothing with partition 'iid'" in purifl("run", "--alpha", "0.5")[2]
+    assert "does nothing" not in purifl("run", "--alpha", "0.5", "--partition", "label-dir")[2]
+
+
+@pytest.mark.parametrize("kind", list(_REGISTRIES))
+def test_list_shows_everything_there_is(purifl, kind):
+    code, out, err = purifl("list", kind, "--json")
+    assert (code, err) == (0, "")
+    entries = json.loads(out)
+    assert [entry["name"] for entry in entries] == list(_REGISTRIES[kind])
+    for entry in entries:
+        assert entry.keys() == {"name", "summary", "parameters", "reference"}
+        assert entry["summary"]
+        assert all(parameter.keys() >= {"name", "default", "description"} for parameter in entry["parameters"])
+    code, table, _ = purifl("list", kind)
+    assert code == 0
+    for entry in entries:
+        assert re.search(rf"^\W*{re.escape(entry['name'])}\s", table, re.MULTILINE)
+
+
+def test_data_check_says_what_was_found(purifl):
+    code, out, err = purifl("data", "check", "digits")
+    assert (code, err) == (0, "")
+    assert out == "digits: 1,437 training and 360 test samples of 1 × 8 × 8, 10 classes\n"
+
+
+def test_data_fetch_of_embedded_data_fetches_nothing(purifl):
+    assert purifl("data", "fetch", "digits") == (0, "digits is embedded; there is nothing to fetch\n", "")
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from purifl.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+    assert "compare" in done.stdout
+    assert "torch" not in done.stdout.split()
+
+
+BATCH_NORM = """
+from torch import nn
+
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+"""
+
+MISTAKES = {
+    "attack": (["--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?", "single-image"]),
+    "defense": (["--defense", "gdp"], ["defense: 'gdp'", "did you mean 'gpd'?", "upper"]),
+    "detector": (["--detector", "histroy"], ["detector: 'histroy'", "did you mean 'history'?", "similarity"]),
+    "dataset": (["--dataset", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?", "digits"]),
+    "partition": (["--partition", "label-dri"], ["partition: 'label-dri'", "did you mean 'label-dir'?", "iid"]),
+    "topology": (["--topology", "rign"], ["topology: 'rign'", "did you mean 'ring'?", "complete"]),
+    "model": (["--model", "mpl"], ["model: 'mpl'", "did you mean 'mlp'?", "cnn"]),
+    "unknown setting": (["--set", "training.bach_size=3"], ["training: 'bach_size'", "did you mean 'batch_size'?"]),
+    "set": (["--set", "rounds"], ["--set: 'rounds'", "key.path=value"]),
+    "set nothing": (["--set", "=3"], ["--set: '=3'", "key.path=value"]),
+    "set yaml": (["--set", "rounds=[3"], ["--set: 'rounds=[3'", "YAML"]),
+    "negative alpha": (["--partition", "label-dir", "--alpha", "-1"], ["partition.alpha: -1.0", "greater than 0"]),
+    "alpha nan": (["--partition", "label-dir", "--alpha", "nan"], ["partition.alpha: nan", "greater than 0"]),
+    "ratio 1": (["--malicious-ratio", "1.0"], ["attack.malicious_ratio: 1.0", "less than 1"]),
+    "ratio over 1": (["--malicious-ratio", "1.5"], ["attack.malicious_ratio: 1.5", "less than 1"]),
+    "ratio under 0": (["--malicious-ratio", "-0.1"], ["attack.malicious_ratio: -0.1", "greater than or equal to 0"]),
+    "ratio rounds to all": (
+        ["--attack", "backdoor-9", "--malicious-ratio", "0.99"],
+        ["attack.malicious_ratio: 0.99", "between 1 and 9"],
+    ),
+    "ratio rounds to none": (
+        ["--attack", "backdoor-9", "--malicious-ratio", "0.01"],
+        ["attack.malicious_ratio: 0.01", "between 1 and 9"],
+    ),
+    "level": (["--malicious-level", "2"], ["attack.malicious_level: 2", "less than or equal to 1"]),
+    "all malicious": (
+        ["--attack", "backdoor-9", "--clients", "3", "--set", "attack.malicious_clients=[0, 1, 2]"],
+        ["attack.malicious_clients: [0, 1, 2]", "at least one of the 3 clients must be benign"],
+    ),
+    "more malicious than clients": (
+        ["--attack", "backdoor-9", "--clients", "3", "--set", "attack.malicious_clients=[0, 1, 2, 3]"],
+        ["attack.malicious_clients: [0, 1, 2, 3]", "from 0 to 2"],
+    ),
+    "no such client": (
+        ["--attack", "backdoor-9", "--set", "attack.malicious_clients=[-1]"],
+        ["attack.malicious_clients: [-1]", "from 0 to 9"],
+    ),
+    "target": (["--attack", "backdoor-9", "--set", "attack.target=99"], ["attack.target: 99", "labels 0 to 9"]),
+    "missing data": (["--dataset", "mnist"], ["'mnist' was not found in nodata", "purifl data fetch mnist"]),
+    "unwritable": (["--out", "a-file/below"], ["out: a-file/below cannot be written", "a-file is not"]),
+    "out is a file": (["--out", "a-file"], ["out: a-file cannot be written", "a-file is not"]),
+    "disconnected": (
+        ["--topology", "file", "--set", "topology.path=two-parts.txt", "--clients", "4"],
+        ["topology: 'file'", "must be connected, it has 2 parts"],
+    ),
+    "graph of another size": (
+        ["--topology", "file", "--set", "topology.path=two-parts.txt"],
+        ["clients: 10", "has 4 nodes; use that number"],
+    ),
+    "no graph": (
+        ["--topology", "file", "--set", "topology.path=none.txt"],
+        ["topology.path: 'none.txt'", "cannot read a graph"],
+    ),
+    "graph not given": (["--topology", "file"], ["topology.path: None", "'file' needs it"]),
+    "odd regular": (
+        ["--topology", "k-regular", "--set", "topology.degree=3", "--clients", "5"],
+        ["topology.degree: 3", "must be even"],
+    ),
+    "malformed file": (["malformed.yaml"], ["FILE: 'malformed.yaml'", "cannot be read as YAML"]),
+    "missing file": (["missing.yaml"], ["FILE: 'missing.yaml'", "No such file"]),
+    "file of a list": (["list.yaml"], ["FILE: 'list.yaml'", "mapping of settings"]),
+    "rounds": (["--rounds", "0"], ["rounds: 0", "greater than or equal to 1"]),
+    "clients": (["--clients", "1"], ["clients: 1", "greater than or equal to 2"]),
+    "seed": (["--seed", "-1"], ["seed: -1", "greater than or equal to 0"]),
+    "device": (["--device", "gpu"], ["device: 'gpu'", "'cpu', 'cuda' or 'cuda:N'"]),
+    "no such GPU": (["--device", "cuda:99"], ["device: 'cuda:99'", "use 'cpu'"]),
+    "running statistics": (["--model", "norms:make"], ["model: 'Sequential'", "BatchNorm1d", "use GroupNorm"]),
+    "no such factory": (["--model", "norms:mkae"], ["model: 'norms:mkae'", "package.module:factory"]),
+    "no tracking": (
+        ["--set", "training.algorithm=dsgd", "--defense", "gpd"],
+        ["training.algorithm: 'dsgd'", "defense 'gpd' needs 'dsgt'"],
+    ),
+    "too many clients": (["--clients", "1438", "--topology", "ring"], ["clients: 1438", "at most 1437"]),
+}
+
+
+@pytest.fixture
+def _mistakes_can_be_made(monkeypatch):
+    monkeypatch.setenv("PURIFL_DATA", "nodata")
+    Path("nodata").mkdir()
+    Path("a-file").touch()
+    Path("two-parts.txt").write_text("0 1\n2 3\n")
+    Path("malformed.yaml").write_text("rounds: [3\nseed: }")
+    Path("list.yaml").write_text("- rounds\n")
+    Path("norms.py").write_text(BATCH_NORM)
+    yield
+    sys.modules.pop("norms", None)
+
+
+def assert_one_helpful_message(code, out, err, parts):
+    assert code == 2, err
+    assert out == ""
+    assert err.count("error:") == 1, err
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    for part in parts:
+        assert part in err, err
+
+
+@pytest.mark.usefixtures("_mistakes_can_be_made", "_no_training")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_with_one_helpful_message_before_any_training(purifl, mistake):
+    args, parts = MISTAKES[mistake]
+    out = [] if "--out" in args else ["--out", "new/run"]
+    before = sorted(Path().rglob("*"))
+    assert_one_helpful_message(*purifl("run", *args, *out), parts)
+    assert [path for path in sorted(Path().rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+@pytest.mark.usefixtures("_mistakes_can_be_made", "_no_training")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(purifl):
+    assert_one_helpful_message(*purifl("run", "--device", "cuda"), ["device: 'cuda'", "0 CUDA devices; use 'cpu'"])
+
+
+@pytest.mark.usefixtures("_mistakes_can_be_made", "_no_training")
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["resume", "nodata"], ["nodata is not a run folder", "no experiment.json"]),
+        (["resume", "missing"], ["missing is not a run folder", "no experiment.json"]),
+        (["compare", "--defenses", "lower,gdp"], ["defense: 'gdp'", "did you mean 'gpd'?"]),
+        (["compare", "--defenses", ","], ["defenses: ','", "separated by commas"]),
+        (["compare", "--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?"]),
+        (["compare", "--out", "a-file"], ["out: a-file/lower cannot be written"]),
+        (["data", "check", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
+        (["data", "fetch", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
+        (["data", "check", "cifar-10"], ["'cifar-10' was not found in nodata", "purifl data fetch cifar-10"]),
+    ],
+    ids=" ".join,
+)
+def test_the_other_commands_are_as_helpful(purifl, args, parts):
+    before = sorted(Path().rglob("*"))
+    assert_one_helpful_message(*purifl(*args), parts)
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_mismatched_checkpoint_is_refused(purifl, tiny):
+    def stop(row, _):
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Experiment.parse(tiny()), "run", on_round=stop)
+    stored = Path("run", "experiment.json")
+    stored.write_text(json.dumps(json.loads(stored.read_text()) | {"seed": 1}))
+    assert_one_helpful_message(*purifl("resume", "run"), ["run/checkpoint.safetensors does not match", "seed"])
+    assert len(rows("run")) == 2
+
+
+@pytest.mark.usefixtures("_mistakes_can_be_made")
+@pytest.mark.parametrize("mistake", ["attack", "disconnected"])
+def test_a_real_process_ends_the_same_way(mistake):
+    args, parts = MISTAKES[mistake]
+    child = process("run", *args, "--json")
+    out, err = child.communicate()
+    assert_one_helpful_message(child.returncode, out, err, parts)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "args", [["run", "--ruonds", "3"], ["run", "--rounds", "three"], ["list", "atacks"], ["resume"], ["nonsense"]]
+)
+def test_what_is_no_command_at_all_also_ends_with_code_2(purifl, args):
+    code, out, err = purifl(*args)
+    assert (code, out) == (2, "")
+    assert "Usage: purifl" in err
+    assert "Traceback" not in err
+
+
+ROW = {"test_accuracy": 0.5, "attack_accuracy": 0.25}
+
+
+def test_progress_on_a_terminal_is_a_bar_with_round_accuracy_and_time_left():
+    text = io.StringIO()
+    with reporting("gpd", 3, Console(file=text, force_terminal=True, width=120)) as on_round:
+        for k in (1, 2):
+            on_round({"round": k, **ROW}, None)
+    assert re.search(
+        r"gpd.*2/3.*accuracy 50\.0%, attack 25\.0%.*left.*:\d\d", re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
+    )
+
+
+def test_progress_elsewhere_is_plain_lines_at_the_first_and_last_round_and_now_and_then(monkeypatch):
+    clock = iter([0, 1, 2, 9, 10])
+    monkeypatch.setattr("purifl.progress.time.monotonic", lambda: next(clock))
+    text = io.StringIO()
+    with reporting("gpd", 4, Console(file=text)) as on_round:
+        for k in (1, 2, 3):
+            on_round({"round": k, **ROW}, None)
+        on_round({"round": 4}, None)
+    assert text.getvalue().splitlines() == [
+        "gpd: round 1/4, accuracy 50.0%, attack 25.0%, 3 s left",
+        "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
+        "gpd: round 4/4, 0 s left",
+    ]

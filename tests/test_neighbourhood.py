@@ -1,0 +1,122 @@
+"""The arithmetic over edges equals the obvious dense version."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from purifl.neighbourhood import Neighbourhood
+from purifl.topology import mixing_weights, neighbourhood
+
+
+@st.composite
+def hoods(draw):
+    n = draw(st.integers(2, 9))
+    graph = nx.gnp_random_graph(n, draw(st.floats(0, 1)), seed=draw(st.integers(0, 999)))
+    rows = draw(st.lists(st.sampled_from(range(n)), min_size=1, max_size=n, unique=True))
+    return graph, rows, neighbourhood(graph, list(range(n)), rows)
+
+
+def dense(hood: Neighbourhood, values: torch.Tensor) -> torch.Tensor:
+    matrix = torch.zeros(len(hood.own), hood.columns, dtype=values.dtype)
+    matrix[hood.rows, hood.cols] = values
+    return matrix
+
+
+@given(hoods(), st.integers(0, 999))
+@settings(max_examples=60, deadline=None)
+def test_edges_are_the_neighbours_and_oneself(case, seed):
+    graph, rows, hood = case
+    for i, client in enumerate(rows):
+        assert hood.cols[hood.rows == i].tolist() == sorted([client, *graph.neighbors(client)])
+        assert hood.cols[hood.own[i]] == client
+    assert hood.size.tolist() == [graph.degree(c) + 1 for c in rows]
+
+
+@given(hoods(), st.integers(0, 999))
+@settings(max_examples=60, deadline=None)
+def test_sums_products_and_distances_equal_dense_ones(case, seed):
+    _, rows, hood = case
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.rand(len(hood.rows), dtype=torch.float64, generator=rng)
+    x = torch.randn(hood.columns, 5, dtype=torch.float64, generator=rng)
+    matrix = dense(hood, values)
+    torch.testing.assert_close(hood.combine(values, x), matrix @ x)
+    torch.testing.assert_close(hood.fold(values, x[hood.cols]), matrix @ x)
+    torch.testing.assert_close(hood.sums(values), matrix.sum(1))
+    torch.testing.assert_close(dense(hood, hood.normalise(values)).sum(1), torch.ones(len(rows), dtype=torch.float64))
+    expected = torch.cdist(x[rows], x)[hood.rows, hood.cols]
+    torch.testing.assert_close(hood.distances(x), expected, atol=1e-6, rtol=0)
+
+
+@given(hoods(), st.integers(0, 999))
+@settings(max_examples=60, deadline=None)
+def test_medians_equal_numpy(case, seed):
+    _, _, hood = case
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.rand(len(hood.rows), dtype=torch.float64, generator=rng).mul(4).round()  # with ties
+    among = torch.rand(len(hood.rows), generator=rng) < 0.7
+    found = hood.medians(values, among)
+    for i, median in enumerate(found.tolist()):
+        chosen = values[(hood.rows == i) & among].numpy()
+        expected = np.quantile(chosen, 0.5, method="lower") if len(chosen) else np.nan
+        assert median == pytest.approx(expected, nan_ok=True)
+
+
+def test_chunks_cover_every_edge_once_and_change_nothing(monkeypatch):
+    hood = neighbourhood(nx.complete_graph(7), list(range(7)), list(range(7)))
+    x = torch.randn(7, 11, dtype=torch.float64)
+    whole = hood.distances(x)
+    monkeypatch.setattr("purifl.neighbourhood._CHUNK", 25)
+    pieces = list(hood.chunks(11))
+    assert len(pieces) > 1
+    assert [e for piece in pieces for e in range(piece.start, piece.stop)] == list(range(49))
+    torch.testing.assert_close(hood.distances(x), whole)
+
+
+@given(hoods())
+@settings(max_examples=40, deadline=None)
+def test_metropolis_weights_without_suspicion(case):
+    graph, _, _ = case
+    n = graph.number_of_nodes()
+    hood = neighbourhood(graph, list(range(n)), list(range(n)))
+    trust = (1 / hood.size.double())[hood.rows]
+    offered = dense(hood, trust).T[hood.rows, hood.cols]
+    weights = dense(hood, mixing_weights("metropolis", hood, trust, offered, torch.ones_like(hood.to_self)))
+    for i, j in graph.edges:
+        assert weights[i, j] == pytest.approx(1 / (1 + max(graph.degree(i), graph.degree(j))))
+    torch.testing.assert_close(weights, weights.T)
+    torch.testing.assert_close(weights.sum(0), torch.ones(n, dtype=torch.float64))
+
+
+@given(hoods(), st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_metropolis_weights_stay_symmetric_whatever_the_trust(case, seed):
+    graph, _, _ = case
+    n = graph.number_of_nodes()
+    hood = neighbourhood(graph, list(range(n)), list(range(n)))
+    rng = torch.Generator().manual_seed(seed)
+    trust = hood.normalise(torch.rand(len(hood.rows), dtype=torch.float64, generator=rng))
+    offered = dense(hood, trust).T[hood.rows, hood.cols]
+    weights = dense(hood, mixing_weights("metropolis", hood, trust, offered, torch.ones_like(hood.to_self)))
+    torch.testing.assert_close(weights, weights.T)
+    assert (weights >= 0).all()
+
+
+def test_a_dropped_weight_returns_to_oneself_or_is_shared_out():
+    hood = neighbourhood(nx.complete_graph(4), list(range(4)), [0])
+    trust = torch.full((4,), 0.25)
+    kept = torch.tensor([True, True, True, False])
+    metropolis = mixing_weights("metropolis", hood, trust, trust, kept)
+    uniform = mixing_weights("uniform", hood, trust, trust, kept)
+    torch.testing.assert_close(metropolis, torch.tensor([0.5, 0.25, 0.25, 0.0]))
+    torch.testing.assert_close(uniform, torch.tensor([1 / 3, 1 / 3, 1 / 3, 0.0]))
+
+
+def test_a_neighbour_that_claims_full_trust_gains_nothing():
+    hood = neighbourhood(nx.complete_graph(3), list(range(3)), [0])
+    trust, boast = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.6, 1e9, 1e9])
+    weights = mixing_weights("metropolis", hood, trust, boast, torch.ones(3, dtype=torch.bool))
+    torch.testing.assert_close(weights, trust)
