@@ -245,6 +245,16 @@ def test_an_interruption_before_the_first_round_leaves_nothing_to_resume(held):
     assert not Path("run").exists()
 
 
+def test_an_interrupted_comparison_says_how_to_go_on(purifl, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("purifl.comparison.run_or_continue", stop)
+    code, out, err = purifl(*COMPARE)
+    assert (code, out) == (130, "")
+    assert "Continue with: the same command with --out all" in err
+
+
 def test_a_path_with_blanks_and_brackets_is_said_as_a_shell_needs_it(purifl, monkeypatch, tiny):
     def stop(experiment, folder, **_):
         run(experiment, folder)
@@ -395,7 +405,7 @@ def make(shape, classes):
 MISTAKES = {
     "attack": (["--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?", "single-image"]),
     "defense": (["--defense", "gdp"], ["defense: 'gdp'", "did you mean 'gpd'?", "upper"]),
-    "detector": (["--detector", "histroy"], ["detector: 'histroy'", "did you mean 'history'?", "similarity"]),
+    "detector": (["--detector", "historyy"], ["detector: 'historyy'", "did you mean 'history'?", "similarity"]),
     "dataset": (["--dataset", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?", "digits"]),
     "partition": (["--partition", "label-dri"], ["partition: 'label-dri'", "did you mean 'label-dir'?", "iid"]),
     "topology": (["--topology", "rign"], ["topology: 'rign'", "did you mean 'ring'?", "complete"]),
@@ -460,7 +470,7 @@ MISTAKES = {
     "device": (["--device", "gpu"], ["device: 'gpu'", "'cpu', 'cuda' or 'cuda:N'"]),
     "no such GPU": (["--device", "cuda:99"], ["device: 'cuda:99'", "use 'cpu'"]),
     "running statistics": (["--model", "norms:make"], ["model: 'Sequential'", "BatchNorm1d", "use GroupNorm"]),
-    "no such factory": (["--model", "norms:mkae"], ["model: 'norms:mkae'", "package.module:factory"]),
+    "no such factory": (["--model", "norms:makke"], ["model: 'norms:makke'", "package.module:factory"]),
     "no tracking": (
         ["--set", "training.algorithm=dsgd", "--defense", "gpd"],
         ["training.algorithm: 'dsgd'", "defense 'gpd' needs 'dsgt'"],
@@ -555,7 +565,7 @@ def test_a_real_process_ends_the_same_way(mistake):
 
 
 @pytest.mark.parametrize(
-    "args", [["run", "--ruonds", "3"], ["run", "--rounds", "three"], ["list", "atacks"], ["resume"], ["nonsense"]]
+    "args", [["run", "--ruonds", "3"], ["run", "--rounds", "three"], ["list", "attackss"], ["resume"], ["nonsense"]]
 )
 def test_what_is_no_command_at_all_also_ends_with_code_2(purifl, args):
     code, out, err = purifl(*args)

@@ -157,7 +157,7 @@ def test_parameters_without_a_name_go_to_the_component_used_anyway():
 
 
 WRONG = [
-    ({"atack": "none"}, ["'atack'", "did you mean 'attack'?", "topology"]),
+    ({"attackk": "none"}, ["'attackk'", "did you mean 'attack'?", "topology"]),
     ({"training": {"bach_size": 3}}, ["training: 'bach_size'", "did you mean 'batch_size'?"]),
     ({"training": 5}, ["training: 5", "dictionary"]),
     ({"training": {"gradient": "epoch"}}, ["training.gradient: 'epoch'", "'epoch-sum'"]),
@@ -179,12 +179,12 @@ WRONG = [
     ({"defense": {"name": "gdp"}}, ["defense: 'gdp'", "did you mean 'gpd'?"]),
     ({"defense": {"threshold": 1}}, ["defense.threshold: 1", "less than 1"]),
     ({"detector": {"temperature": 1}}, ["detector: 'temperature'", "sharpness"]),
-    ({"detector": "histroy"}, ["detector: 'histroy'", "did you mean 'history'?"]),
+    ({"detector": "historyy"}, ["detector: 'historyy'", "did you mean 'history'?"]),
     ({"topology": {"name": "ring", "degree": 3}}, ["topology.degree: 3", "'ring' takes no parameters"]),
     ({"topology": "file"}, ["topology.path", "'file' needs it"]),
     ({"partition": {"name": "label-dir", "alpha": -1}}, ["partition.alpha: -1", "greater than 0"]),
-    ({"model": {"name": "mlp", "hiden": 3}}, ["model: 'hiden'", "did you mean 'hidden'?"]),
-    ({"mixing": "unform"}, ["mixing: 'unform'", "'uniform' or 'metropolis'"]),
+    ({"model": {"name": "mlp", "hiddn": 3}}, ["model: 'hiddn'", "did you mean 'hidden'?"]),
+    ({"mixing": "unifrm"}, ["mixing: 'unifrm'", "'uniform' or 'metropolis'"]),
     ({"clients": 1}, ["clients: 1", "greater than or equal to 2"]),
     ({"clients": "many"}, ["clients: 'many'", "integer"]),
     ({"rounds": 0}, ["rounds: 0", "greater than or equal to 1"]),

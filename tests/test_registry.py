@@ -79,7 +79,7 @@ def test_a_name_is_taken_once(shapes):
 @pytest.mark.parametrize(
     ("spec", "parts"),
     [
-        ("sqare", ["shape: 'sqare'", "did you mean 'square'?", "point, polygon, square"]),
+        ("squar", ["shape: 'squar'", "did you mean 'square'?", "point, polygon, square"]),
         ("xyz", ["shape: 'xyz'", "allowed: point, polygon, square"]),
         ({"side": 2}, ["shape: {'side': 2}", "give a name"]),
         (None, ["shape: None", "give a name"]),

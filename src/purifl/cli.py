@@ -294,7 +294,7 @@ def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = 
             result = work(on_round)
     except KeyboardInterrupt:
         stored = RunFolder(folder)
-        if not stored.begun:
+        if again is None and not stored.begun:
             err.print("Interrupted before the first round; nothing was written.")
             raise typer.Exit(130) from None
         done = len(stored.rows("metrics.jsonl"))
