@@ -27,7 +27,7 @@ def main() -> float:
         federation.step()
 
     with torch.no_grad():
-        right = [
+        right: list[float] = [
             (federation.trainer.use(federation.theta[k])(test.x).argmax(1) == test.y).float().mean().item()
             for k in federation.benign
         ]

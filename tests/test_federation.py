@@ -3,7 +3,6 @@
 import networkx as nx
 import pytest
 import torch
-from quadratics import federation, problem, steps, tracking_error
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -12,6 +11,7 @@ from purifl.defenses import defenses
 from purifl.detection import detectors
 from purifl.errors import ConfigError, DataError
 from purifl.topology import topologies
+from quadratics import federation, problem, steps, tracking_error
 
 LOWER = defenses.resolve("lower")
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from purifl import Client, Federation, Samples
-from purifl.attacks import Poison
 from purifl.metrics import Targets, accuracies, edges, masks, tracking
 
 
@@ -23,7 +22,7 @@ def fed():
 
 def test_test_accuracy_is_over_benign_clients_own_models(fed):
     test = Samples(torch.zeros(10, 1), torch.tensor([0] * 4 + [1] * 3 + [3] * 3))
-    row = accuracies(fed, Targets(test, None))
+    row = accuracies(fed, Targets(test))
     assert row["accuracy_by_client"] == pytest.approx({"0": 0.4, "1": 0.3, "2": 0.0, "4": 0.0})
     assert row["test_accuracy"] == pytest.approx(0.175)
     assert row["test_accuracy_min"] == 0
@@ -37,14 +36,14 @@ def test_attack_accuracy_with_and_without_true_targets(fed):
     genuine = torch.tensor([True, True, False, False, False])
     fed.theta[1, :5], fed.theta[1, 5:] = torch.tensor([-9.0, 9, 0, 0, 0]), 0
     probe.x[:] = torch.tensor([[-1.0], [-1], [-1], [1], [1]])  # client 1 now says 0 for negative inputs
-    row = accuracies(fed, Targets(Samples(torch.zeros(1, 1), torch.zeros(1).long()), Poison(None, probe, genuine)))
+    row = accuracies(fed, Targets(Samples(torch.zeros(1, 1), torch.zeros(1).long()), probe, genuine))
     assert row["attack_accuracy"] == pytest.approx((3 + 1) / (4 * 3))
     assert row["attack_accuracy_all"] == pytest.approx((5 + 3) / (4 * 5))
 
 
 def test_a_model_that_is_not_finite_is_right_about_nothing(fed):
     fed.theta[0] = torch.nan
-    row = accuracies(fed, Targets(Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)), None))
+    row = accuracies(fed, Targets(Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64))))
     assert row["accuracy_by_client"]["0"] == 0
 
 

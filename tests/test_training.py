@@ -41,7 +41,11 @@ def sgd(theta, batches, step):
 
 
 def batches_of(samples, size, orders):
-    return [samples.at(torch.from_numpy(part)) for order in orders for part in np.split(order, range(size, len(order), size))]
+    return [
+        samples.at(torch.from_numpy(part))
+        for order in orders
+        for part in np.split(order, range(size, len(order), size))
+    ]
 
 
 def theta_of(local):

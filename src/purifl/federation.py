@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from purifl.attacks import MessageAttack, View
 from purifl.data import Samples
 from purifl.data.base import MapDataset
-from purifl.defenses import Defense, Heard, Turn
+from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
 from purifl.detection import Detector, detectors, lower_trust
 from purifl.errors import ConfigError
+from purifl.randomness import stream
 from purifl.state import State, load_into, prefixed
 from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
 from purifl.training import Client, LocalTrainer, Loss, ModelFactory, Training
@@ -38,6 +40,7 @@ class Federation:
         seed: Fixes every draw.
         device: Where to compute.
         loss: Of a batch's outputs and labels, a mean over the batch.
+        attack: How malicious clients craft their messages, if they do.
     """
 
     def __init__(
@@ -53,44 +56,51 @@ class Federation:
         seed: int = 0,
         device: torch.device | str = "cpu",
         loss: Loss = cross_entropy,
+        attack: MessageAttack | None = None,
     ) -> None:
-        self.defense = defense or GPD()
-        self.detector = detector or detectors.resolve(self.defense.detector)
-        self.mixing: Mixing = mixing or self.defense.mixing
-        self.training = _with_sizes(training or Training())
-        if self.defense.needs_tracking and self.training.algorithm == "dsgd":
-            raise ConfigError("training.algorithm", "dsgd", f"defence {self.defense.name!r} needs 'dsgt'")
+        self.mixing: Mixing = mixing or (defense or GPD()).mixing
+        self.training, self.seed = _with_sizes(training or Training()), seed
         self.device, self.graph = torch.device(device), graph
         self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
-        self.trainer = LocalTrainer(model, self.training, seed, self.device, loss)
+        self.attack = attack
         self._connect()
+        self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training))
+        self.detector = detector or detectors.resolve(self.defense.detector)
+        self.trainer = LocalTrainer(model, self.training, seed, self.device, loss, self.defense.local_rule())
         self._begin()
 
     def _connect(self) -> None:
-        """Lay out the edges: all of them, and those of the rows that run the defence."""
+        """Lay out the edges: all of them, those of the rows that run the defence, and the attackers'."""
         ids = [c.id for c in self.clients]
         if set(ids) != set(self.graph.nodes):
             raise ConfigError("graph", sorted(self.graph.nodes), f"its nodes must be the clients' ids {sorted(ids)}")
         self.benign = [k for k, c in enumerate(self.clients) if not c.malicious]
         self.malicious = [k for k, c in enumerate(self.clients) if c.malicious]
+        benign, malicious = ([ids[k] for k in group] for group in (self.benign, self.malicious))
+        private = frozenset(malicious if self.attack is not None and self.attack.private else ())
         self.everyone = neighbourhood(self.graph, ids, ids).to(self.device)
-        self.hood = neighbourhood(self.graph, ids, [ids[k] for k in self.benign]).to(self.device)
-        self._attackers = neighbourhood(self.graph, ids, [ids[k] for k in self.malicious]).to(self.device)
-        self.defended = torch.isin(self.everyone.rows, torch.tensor(self.benign, device=self.device))
+        self.hood = neighbourhood(self.graph, ids, benign, private).to(self.device)
+        self._attackers = neighbourhood(self.graph, ids, malicious).to(self.device)
+        self.defended = torch.isin(self.everyone.rows, self._index(self.benign))
+        self.to_malicious = torch.isin(self.hood.senders, self._index(self.malicious))
         edges = zip(self.everyone.rows.tolist(), self.everyone.cols.tolist(), strict=True)
         place = {edge: e for e, edge in enumerate(edges)}
-        self._reverse = torch.tensor([place[j, i] for i, j in place], device=self.device)
+        self._reverse = self._index([place[j, i] for i, j in place])
+
+    def _index(self, positions: list[int]) -> Tensor:
+        return torch.tensor(positions, dtype=torch.int64, device=self.device)
 
     def _begin(self) -> None:
         """θ_i⁰; γ_i⁰ = g_i⁰ = ∇L_i(θ_i⁰); w_ij⁰ = 1/|N_i|; no records."""
         self.round = 0
         self.theta = self.trainer.initial(self.clients)
         self.gradient = self.trainer.gradients(self.theta, self.clients, 0)
-        self.gamma = self.gradient.clone()
+        self.gamma = self.gradient[self.hood.owner]
         self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
         self.cut = torch.zeros_like(self.hood.to_self)
-        self._defense_state = self.defense.begin(self.hood, self.gamma)
+        self._defense_state = self.defense.begin(self.hood, self.exchange())
         self._detector_state = self.detector.begin(self.hood, self.gamma)
+        self._craft()
 
     def step(self) -> None:
         """One round of Algorithm 1, for all clients in parallel."""
@@ -99,11 +109,11 @@ class Federation:
         turn = self._listen(heard, trust)
 
         theta = torch.empty_like(self.theta)
-        theta[self.benign] = self._unless_diverged(heard, self.defense.mix(turn, self.step_size))
+        theta[self.benign] = self._unless_diverged(heard, self.defense.mix(self._defense_state, turn))
         theta[self.malicious] = self._malicious_mix()
         gradient = self.trainer.gradients(theta, self.clients, self.round + 1)
 
-        gamma = gradient.clone()
+        gamma = gradient[self.hood.owner]
         if self.training.algorithm == "dsgt":
             new, old = gradient[self.benign], self.gradient[self.benign]
             gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
@@ -111,28 +121,38 @@ class Federation:
         self.trust[self.defended] = self._detect(heard, trust, turn.cut)
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
+        self._craft()
+
+    def exchange(self) -> Heard:
+        """What the benign clients hear. A message that is not finite counts as none."""
+        owner = self.hood.owner
+        finite = self.theta.isfinite().all(1)[owner] & self.gamma.isfinite().all(1)
+        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta[owner], self.gamma))
+        return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
 
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
         """Who is cut, and with what weights the others are mixed."""
         cut = self.defense.cut(self._defense_state, self.hood, trust, heard)
         kept = self.defense.kept(cut) & heard.present
         weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
-        return Turn(self.hood, heard, cut, weights)
-
-    def exchange(self) -> Heard:
-        """What the benign clients hear. A message that is not finite counts as none."""
-        finite = self.theta.isfinite().all(1) & self.gamma.isfinite().all(1)
-        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta, self.gamma))
-        return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
+        turn = Turn(self.round, self.hood, heard, cut, kept, weights, self.step_size, self._losses)
+        return replace(turn, weights=self.defense.weigh(self._defense_state, turn))
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
-        weights = self.trust[~self.defended]
-        return self._attackers.combine(weights, self.theta - self.step_size * self.gamma)
+        weights, gamma = self.trust[~self.defended], self.gamma[: len(self.clients)]
+        return self._attackers.combine(weights, self.theta - self.step_size * gamma)
 
     def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
         """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
         return torch.where(heard.present[self.hood.own, None], theta, torch.nan)
+
+    def _losses(self, models: Tensor) -> Tensor:
+        """(E,) the loss of each column's model on a mini-batch of the row's own data."""
+        ends = zip(self.hood.rows.tolist(), self.hood.cols.tolist(), strict=True)
+        return torch.stack(
+            [self.trainer.batch_loss(models[j], self.clients[self.benign[i]], self.round) for i, j in ends]
+        )
 
     def _detect(self, heard: Heard, trust: Tensor, cut: Tensor) -> Tensor:
         """w_ij^{t+1}; a final cut is said at once, as trust 0."""
@@ -142,6 +162,42 @@ class Federation:
         kept = ~cut if self.defense.final else torch.ones_like(cut)
         trust = lower_trust(self.hood, trust, torch.where(heard.present, scores, 0), kept)
         return torch.where(self.defense.suspects(self.hood, trust), 0, trust) if self.defense.final else trust
+
+    def _craft(self) -> None:
+        """Malicious clients that craft messages do so now, having heard this round's benign ones."""
+        if self.attack is None or not self.malicious:
+            return
+        view = self._view(self.attack)
+        crafted, columns = self.attack.craft(view), view.columns
+        level = self.attack.malicious_level
+        self.gamma[columns] = (1 - level) * view.honest + level * crafted
+
+    def _view(self, attack: MessageAttack) -> View:
+        everywhere, malicious = torch.arange(self.hood.columns, device=self.device), self._index(self.malicious)
+        ours = torch.isin(self.hood.owner, malicious)
+        columns = everywhere[ours & (everywhere >= len(self.clients))] if attack.private else malicious
+        seen = self._index(self.benign)
+        if attack.knowledge == "partial":
+            seen = seen[torch.isin(seen, self._attackers.cols)]
+        generator = torch.Generator().manual_seed(
+            int(stream(self.seed, "crafted messages", self.round).integers(2**62))
+        )
+        threshold = (self.defense.threshold / self.hood.size)[self.hood.rows]
+        return View(
+            self.round, len(self.clients), self.hood, self.gamma, self.gamma[seen], columns,
+            self.trust[self.defended], self.cut, self._foresight(columns), threshold, generator,
+        )  # fmt: skip
+
+    def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
+        """From candidate messages to the trust that the detector would then give; nothing is changed by asking."""
+
+        def foresee(messages: Tensor) -> Tensor:
+            gamma = self.gamma.index_copy(0, columns, messages)
+            state = {key: tensor.clone() for key, tensor in self._detector_state.items()}
+            trust, scores = self.trust[self.defended], self.detector.scores(state, self.hood, gamma)
+            return trust if scores is None else lower_trust(self.hood, trust, scores, ~self.cut)
+
+        return foresee
 
     @property
     def step_size(self) -> float:

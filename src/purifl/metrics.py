@@ -18,17 +18,21 @@ _BATCH = 2000
 
 @dataclass(frozen=True)
 class Targets:
-    """What the benign models are tested on."""
+    """What the benign models are tested on: the test split and, for targeted attacks, the attacker's probe.
+
+    ``genuine`` marks the probe's inputs that truly have the label the attacker wants.
+    """
 
     test: Samples
-    poison: Poison | None
+    probe: Samples | None = None
+    genuine: Tensor | None = None
 
-    def to(self, device: torch.device) -> Targets:
-        """The same on ``device``."""
-        if self.poison is None:
-            return Targets(self.test.to(device), None)
-        poison = Poison(self.poison.corrupt, self.poison.probe.to(device), self.poison.genuine.to(device))
-        return Targets(self.test.to(device), poison)
+    @classmethod
+    def of(cls, test: Samples, poison: Poison | None, device: torch.device) -> Targets:
+        """The targets on ``device``."""
+        if poison is None or poison.probe is None or poison.genuine is None:
+            return cls(test.to(device))
+        return cls(test.to(device), poison.probe.to(device), poison.genuine.to(device))
 
 
 @torch.no_grad()
@@ -63,9 +67,9 @@ def accuracies(federation: Federation, targets: Targets) -> dict[str, object]:
         "attack_accuracy": None,
         "attack_accuracy_all": None,
     }
-    if targets.poison is not None:
-        fooled = hits(federation, targets.poison.probe).float()
-        row["attack_accuracy"] = fooled[:, ~targets.poison.genuine].mean().item()
+    if targets.probe is not None and targets.genuine is not None:
+        fooled = hits(federation, targets.probe).float()
+        row["attack_accuracy"] = fooled[:, ~targets.genuine].mean().item()
         row["attack_accuracy_all"] = fooled.mean().item()
     return row
 
@@ -75,7 +79,7 @@ def tracking(federation: Federation) -> dict[str, object]:
     gamma, gradient = (x[federation.benign] for x in (federation.gamma, federation.gradient))
     theta = federation.theta[federation.benign]
     distance = federation.hood.distances(federation.gamma)
-    malicious = _to_malicious(federation)
+    malicious = federation.to_malicious
     return {
         "tracking_error": (gamma - gradient).mean(0).norm().item(),
         "gamma_norm": gamma.norm(dim=1).mean().item(),
@@ -87,7 +91,7 @@ def tracking(federation: Federation) -> dict[str, object]:
 
 def masks(federation: Federation) -> dict[str, object]:
     """Edges from benign clients: malicious ones not cut, benign ones cut, and what is left of the graph."""
-    malicious = _to_malicious(federation)
+    malicious = federation.to_malicious
     kept: Graph = nx.Graph()
     kept.add_nodes_from(federation.benign)
     listening = {edge for edge, cut in edges(federation).items() if not cut}
@@ -102,13 +106,8 @@ def masks(federation: Federation) -> dict[str, object]:
 def edges(federation: Federation) -> dict[tuple[int, int], bool]:
     """Whether benign client i has cut its neighbour j, for every edge (i, j), as positions, self left out."""
     hood = federation.hood
-    ends = zip(hood.own_cols[hood.rows].tolist(), hood.cols.tolist(), federation.cut.tolist(), strict=True)
+    ends = zip(hood.own_cols[hood.rows].tolist(), hood.senders.tolist(), federation.cut.tolist(), strict=True)
     return {(i, j): cut for i, j, cut in ends if i != j}
-
-
-def _to_malicious(federation: Federation) -> Tensor:
-    malicious = torch.tensor(federation.malicious, dtype=torch.int64, device=federation.device)
-    return torch.isin(federation.hood.cols, malicious)
 
 
 def _median(values: Tensor) -> float | None:

@@ -29,27 +29,28 @@ class Neighbourhood:
         rows: (E,) row i of each edge.
         cols: (E,) column j of each edge.
         own: (R,) position, among the edges, of each row's edge to itself.
-        columns: N.
+        owner: (N,) the client whose message a column is; a client that speaks privately to each neighbour has
+            several columns.
     """
 
     rows: Tensor
     cols: Tensor
     own: Tensor
-    columns: int
+    owner: Tensor
 
     @classmethod
-    def of(cls, heard: Sequence[Sequence[int]], own: Sequence[int], columns: int) -> Neighbourhood:
+    def of(cls, heard: Sequence[Sequence[int]], own: Sequence[int], owner: Sequence[int]) -> Neighbourhood:
         """Rows that hear the columns ``heard[i]``, one of which, ``own[i]``, is the row itself."""
         rows = [i for i, js in enumerate(heard) for _ in js]
         cols = [j for js in heard for j in js]
         starts = torch.tensor([0, *(len(js) for js in heard)]).cumsum(0)
         loops = [int(starts[i]) + list(js).index(own[i]) for i, js in enumerate(heard)]
-        index = [torch.tensor(each, dtype=torch.int64) for each in (rows, cols, loops)]
-        return cls(index[0], index[1], index[2], columns)
+        index = [torch.tensor(each, dtype=torch.int64) for each in (rows, cols, loops, owner)]
+        return cls(*index)
 
     def to(self, device: torch.device | str) -> Neighbourhood:
         """The same neighbourhood on ``device``."""
-        return Neighbourhood(self.rows.to(device), self.cols.to(device), self.own.to(device), self.columns)
+        return Neighbourhood(*(x.to(device) for x in (self.rows, self.cols, self.own, self.owner)))
 
     @cached_property
     def size(self) -> Tensor:
@@ -65,6 +66,16 @@ class Neighbourhood:
     def own_cols(self) -> Tensor:
         """(R,) the column of each row's own client."""
         return self.cols[self.own]
+
+    @property
+    def columns(self) -> int:
+        """N."""
+        return len(self.owner)
+
+    @cached_property
+    def senders(self) -> Tensor:
+        """(E,) the client at the other end of each edge."""
+        return self.owner[self.cols]
 
     @cached_property
     def to_self(self) -> Tensor:

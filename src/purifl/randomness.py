@@ -38,7 +38,7 @@ def seeded(device: torch.device, seed: int, purpose: str, *index: int) -> Iterat
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         generators.append(torch.cuda.default_generators[device.index or 0])
     before = [generator.get_state() for generator in generators]
     number = int(entropy(seed, purpose, *index).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -29,6 +29,8 @@ class Component(BaseModel):
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    """What must hold for it to work, in words."""
 
     @model_serializer(mode="wrap")
     def _with_name(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -120,6 +122,7 @@ class Registry(Generic[C]):
                 "summary": self[name].summary(),
                 "parameters": self[name].parameters(),
                 "reference": self[name].reference,
+                "needs": self[name].needs,
             }
             for name in self
         ]

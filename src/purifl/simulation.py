@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from purifl.attacks import MessageAttack
 from purifl.errors import ConfigError
 from purifl.experiment import Experiment
 from purifl.federation import Federation
@@ -22,20 +23,26 @@ Row = dict[str, Any]
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Within it torch computes the same bits each time, in full float32, also on a GPU."""
+    """Within it torch computes the same bits each time, in full float32, on any number of cores and on a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = (
         torch.get_deterministic_debug_mode(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
         torch.backends.cudnn.allow_tf32,
         torch.backends.cudnn.benchmark,
     )
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler, a second
+    torch.set_num_threads(1)  # sums in another order have other bits; small models are faster so, too
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(before[0])
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+        torch.set_num_threads(before[1])
+        torch.set_float32_matmul_precision(before[2])
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[3:]
 
 
 class Simulation:
@@ -51,13 +58,12 @@ class Simulation:
         poison = experiment.attack.aim(data, stream(seed, "attack"))
         parts = experiment.partition.split(data.train.y.numpy(), n, stream(seed, "partition"))
         self.histograms = [data.train.y[part].bincount(minlength=data.classes).tolist() for part in parts]
-        self.targets = Targets(data.test, poison).to(device)
+        self.targets = Targets.of(data.test, poison, device)
 
         clients = [Client(k, data.train.at(torch.from_numpy(part))) for k, part in enumerate(parts)]
         for k in self.malicious:
-            assert poison is not None  # an attack that places clients aims too
-            own = clients[k].data
-            clients[k] = Client(k, own, poison.corrupt(own), experiment.attack.malicious_level)
+            own, level = clients[k].data, experiment.attack.malicious_level
+            clients[k] = Client(k, own, poison.corrupt(own) if poison else None, level, malicious=True)
         if experiment.defense.knows_malicious:
             clients = [c for c in clients if not c.malicious]
             graph = graph.subgraph([c.id for c in clients]).copy()
@@ -72,6 +78,7 @@ class Simulation:
                 mixing=experiment.mixing,
                 seed=seed,
                 device=device,
+                attack=experiment.attack if isinstance(experiment.attack, MessageAttack) else None,
             )
 
     def step(self) -> tuple[Row, list[Row]]:
@@ -110,7 +117,9 @@ class Simulation:
         """For every edge of a benign client: its trust in the neighbour, and whether it has cut it."""
         federation, hood = self.federation, self.federation.hood
         values = federation.trust[federation.defended].tolist()
-        ends = zip(hood.own_cols[hood.rows].tolist(), hood.cols.tolist(), values, federation.cut.tolist(), strict=True)
+        ends = zip(
+            hood.own_cols[hood.rows].tolist(), hood.senders.tolist(), values, federation.cut.tolist(), strict=True
+        )
         return [
             {"client": federation.clients[i].id, "neighbour": federation.clients[j].id, "trust": trust, "cut": cut}
             for i, j, trust, cut in ends

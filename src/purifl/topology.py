@@ -176,11 +176,25 @@ class FromFile(Topology):
             raise ConfigError("topology.path", str(self.path), f"cannot read a graph from it: {error}") from error
 
 
-def neighbourhood(graph: Graph, clients: list[int], rows: list[int]) -> Neighbourhood:
-    """The neighbourhood of some ``rows`` (client ids) in a graph whose columns are ``clients``, in that order."""
-    column = {client: k for k, client in enumerate(clients)}
-    heard = [sorted(column[j] for j in (i, *graph.neighbors(i))) for i in rows]
-    return Neighbourhood.of(heard, [column[i] for i in rows], len(clients))
+def neighbourhood(
+    graph: Graph, clients: list[int], rows: list[int], private: frozenset[int] = frozenset()
+) -> Neighbourhood:
+    """The neighbourhood of some ``rows`` in a graph whose columns are ``clients``, in that order.
+
+    A client in ``private`` says something else to each of the rows, so each hears it in a column of its own,
+    after the common ones. Rows, columns and ``private`` are client ids.
+    """
+    position = {client: k for k, client in enumerate(clients)}
+    owner = list(range(len(clients)))
+    heard = []
+    for i in rows:
+        columns = []
+        for j in sorted((i, *graph.neighbors(i)), key=position.__getitem__):
+            if j in private and j != i:
+                owner.append(position[j])
+            columns.append(len(owner) - 1 if j in private and j != i else position[j])
+        heard.append(columns)
+    return Neighbourhood.of(heard, [position[i] for i in rows], owner)
 
 
 def mixing_weights(kind: Mixing, hood: Neighbourhood, trust: Tensor, offered: Tensor, kept: Tensor) -> Tensor:

@@ -42,17 +42,56 @@ class Training(BaseModel):
 
 @dataclass(frozen=True)
 class Client:
-    """A participant: its data and, if it is malicious, the data it would rather have others learn from."""
+    """A participant: its data and, if it is malicious, the data it would rather have others learn from.
+
+    A client with poisoned data is malicious; one that crafts its messages is said to be.
+    """
 
     id: int
     data: Samples
     poisoned: Samples | None = None
     level: float = 1.0
+    malicious: bool = False
 
-    @property
-    def malicious(self) -> bool:
-        """Whether it sends anything but its honest gradient."""
-        return self.poisoned is not None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "malicious", self.malicious or self.poisoned is not None)
+
+
+@dataclass
+class Walk:
+    """Where a client's local training stands, for rules that change it.
+
+    Attributes:
+        names: Of the parameters.
+        params: The parameters, to be changed in place.
+        step: Size of a local step.
+        batch: Number of the mini-batch in this round, from 0.
+        gradient: Of this mini-batch, already applied.
+        before: Parameters and gradient at the end of the previous mini-batch; None in the first.
+        generator: For draws on the CPU.
+    """
+
+    names: list[str]
+    params: list[Tensor]
+    step: float
+    batch: int
+    gradient: tuple[Tensor, ...]
+    before: tuple[list[Tensor], tuple[Tensor, ...]] | None
+    generator: torch.Generator
+
+
+class LocalRule:
+    """What a benign client does with a mini-batch: a step of SGD. Client-side defences change it."""
+
+    remembers: bool = False
+    """Whether :attr:`Walk.before` is wanted."""
+
+    def gradient(self, trainer: LocalTrainer, batch: Samples, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The gradient of a mini-batch, parameter by parameter."""
+        return trainer.batch_gradient(batch)
+
+    def after_step(self, walk: Walk) -> None:
+        """Called after each step θ ← θ − λ g."""
 
 
 class LocalTrainer:
@@ -64,20 +103,30 @@ class LocalTrainer:
         seed: Of all draws; a draw depends on the client and the round alone.
         device: Where to compute.
         loss: Of a batch's outputs and labels, a mean over the batch.
+        rule: What benign clients do with a mini-batch.
     """
 
     def __init__(
-        self, factory: ModelFactory, training: Training, seed: int, device: torch.device, loss: Loss
+        self,
+        factory: ModelFactory,
+        training: Training,
+        seed: int,
+        device: torch.device,
+        loss: Loss,
+        rule: LocalRule | None = None,
     ) -> None:
         if training.batch_size is None or training.step_size is None:
             raise ValueError("training.batch_size and training.step_size must be set")
         self.training, self.seed, self.device = training, seed, device
         self.batch_size = training.batch_size
         self.step = training.local_step_size or training.step_size
-        self._factory, self._loss = factory, loss
+        self.loss = loss
+        self._factory, self._rule = factory, rule or LocalRule()
         self.model = self._build(0).to(device)
         check_model(self.model)
-        self._params: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
+        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        self._names = [name for name, _ in named]
+        self._params: list[Tensor] = [tensor for _, tensor in named]
 
     def initial(self, clients: list[Client]) -> Tensor:
         """(n, d) θ⁰, one common draw or one for each client."""
@@ -97,32 +146,45 @@ class LocalTrainer:
         return torch.stack([self._gradient(row, c, round_) for row, c in zip(theta, clients, strict=True)])
 
     def _gradient(self, theta: Tensor, client: Client, round_: int) -> Tensor:
+        rule = LocalRule() if client.malicious else self._rule
         if client.poisoned is None or client.level == 0:
-            return self._local(theta, client.data, client.id, round_)
-        poisoned = self._local(theta, client.poisoned, client.id, round_)
+            return self._local(theta, client.data, client.id, round_, rule)
+        poisoned = self._local(theta, client.poisoned, client.id, round_, rule)
         if client.level == 1:
             return poisoned
-        return (1 - client.level) * self._local(theta, client.data, client.id, round_) + client.level * poisoned
+        honest = self._local(theta, client.data, client.id, round_, rule)
+        return (1 - client.level) * honest + client.level * poisoned
 
-    def _local(self, theta: Tensor, data: Samples, client: int, round_: int) -> Tensor:
+    def _local(self, theta: Tensor, data: Samples, client: int, round_: int, rule: LocalRule) -> Tensor:
         """One client's g at ``theta``; the model's parameters are views of the vector it walks on."""
-        walk = theta.clone()
-        self.use(walk)
-        self.model.train()
-        kind, batches = self.training.gradient, 0
+        position = theta.clone()
+        self.use(position).train()
+        generator = torch.Generator().manual_seed(int(stream(self.seed, "local rule", client, round_).integers(2**62)))
+        before, batches = None, 0
         with seeded(self.device, self.seed, "inside the model", client, round_):
             for index in self._batches(len(data.y), client, round_):
-                gradient = self._batch_gradient(data.at(index))
-                if kind == "batch":
+                gradient = rule.gradient(self, data.at(index), generator)
+                if self.training.gradient == "batch" and type(rule) is LocalRule:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
                     torch._foreach_add_(self._params, gradient, alpha=-self.step)
+                    walk = Walk(self._names, self._params, self.step, batches, gradient, before, generator)
+                    rule.after_step(walk)
+                    before = ([p.clone() for p in self._params], walk.gradient) if rule.remembers else None
                 batches += 1
-        total = (theta - walk) / self.step
-        return total / batches if kind == "epoch-mean" else total
+        total = (theta - position) / self.step
+        return total / batches if self.training.gradient == "epoch-mean" else total
 
-    def _batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(self._loss(self.model(batch.x), batch.y), self._params)
+    def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
+        """∇L of one mini-batch at the working model's parameters."""
+        return torch.autograd.grad(self.loss(self.model(batch.x), batch.y), self._params)
+
+    @torch.no_grad()
+    def batch_loss(self, theta: Tensor, client: Client, round_: int) -> Tensor:
+        """The loss of ``theta`` on the client's first mini-batch of a round."""
+        batch = client.data.at(next(self._batches(len(client.data.y), client.id, round_)))
+        model = self.use(theta.clone()).eval()
+        return self.loss(model(batch.x), batch.y)
 
     def _batches(self, size: int, client: int, round_: int) -> Iterator[Tensor]:
         """Index tensors of one round's mini-batches; small clients go around again to make ``local_steps``."""

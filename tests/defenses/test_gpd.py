@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quadratics import federation, problem, steps, tracking_error
 
 from purifl.defenses import Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText
 from purifl.detection import Consistency, NoDetection
 from purifl.topology import neighbourhood, topologies
+from quadratics import federation, problem, steps, tracking_error
 
 GRAPHS = ["complete", "line", "ring", "star", "grid", "k-regular", "erdos-renyi", "small-world"]
 
@@ -96,16 +96,19 @@ def test_gpd_paper_records_follow_masks_that_come_and_go(n, density, rounds, see
     graph = nx.compose(nx.path_graph(n), nx.gnp_random_graph(n, density, seed=seed))
     hood = neighbourhood(graph, list(range(n)), list(range(n)))
     defense, edges = GPDPaper(), list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
-    state = defense.begin(hood, torch.zeros(n, 3, dtype=torch.float64))
+    nothing = torch.zeros(n, 3, dtype=torch.float64)
+    everyone = torch.ones_like(hood.to_self)
+    state = defense.begin(hood, Heard(nothing, nothing, nothing[:, 0], everyone))
     beta = {edge: np.zeros(3) for edge in edges}
     past = np.zeros((n, 3))
     for _ in range(rounds):
         gamma, gradient = rng.normal(size=(n, 3)), rng.normal(size=(n, 3))
         w = rng.uniform(0, 0.4, len(edges)) / hood.size[hood.rows].numpy()
         trust = torch.tensor(w)
-        heard = Heard(torch.zeros(n, 3), torch.tensor(gamma), trust, torch.ones_like(hood.to_self))
+        heard = Heard(nothing, torch.tensor(gamma), trust, everyone)
         cut = defense.cut(state, hood, trust, heard)
-        found = defense.track(state, Turn(hood, heard, cut, trust), torch.tensor(gradient), torch.tensor(gradient))
+        turn = Turn(0, hood, heard, cut, everyone, trust, 0.1, lambda models: models[:, 0])
+        found = defense.track(state, turn, torch.tensor(gradient), torch.tensor(gradient))
         past += gamma
         expected = gradient - past
         for (i, j), weight in zip(edges, w, strict=True):

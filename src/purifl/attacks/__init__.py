@@ -1,5 +1,5 @@
 """Attacks: what a malicious client does. One file each."""
 
-from purifl.attacks.base import Attack, Poison, attacks
+from purifl.attacks.base import Attack, MessageAttack, Poison, View, attacks
 
-__all__ = ["Attack", "Poison", "attacks"]
+__all__ = ["Attack", "MessageAttack", "Poison", "View", "attacks"]

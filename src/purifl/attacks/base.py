@@ -1,17 +1,20 @@
-"""What a data-poisoning attack is: the data malicious clients train on, and what they hope to reach with it."""
+"""What an attack is: the data malicious clients train on, or the messages they craft."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from purifl.data import DataSet, Samples
 from purifl.errors import ConfigError
+from purifl.neighbourhood import Neighbourhood
 from purifl.registry import Component, Registry
 
 
@@ -21,13 +24,55 @@ class Poison:
 
     Attributes:
         corrupt: Turns a client's own samples into those of the malicious loss L^M.
-        probe: Test inputs with the label the attacker wants for them.
+        probe: Test inputs with the label the attacker wants for them; None where it wants no label in particular.
         genuine: (len(probe),) which of them truly have that label, and so say nothing about the attack.
     """
 
     corrupt: Callable[[Samples], Samples]
-    probe: Samples
-    genuine: Tensor
+    probe: Samples | None = None
+    genuine: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """What the malicious clients know, together, when they craft this round's messages.
+
+    Attributes:
+        round: Rounds done so far.
+        clients: n, the number of clients.
+        hood: The edges of the benign clients (rows) over all messages (columns).
+        gamma: (N, d) this round's γ of the benign clients; in the malicious clients' columns, their honest gradients.
+        seen: (k, d) the benign γ the attackers may use: all of them, or with partial knowledge those of the
+            malicious clients' neighbours.
+        columns: The columns to fill, each a message of a malicious client: ``hood.owner[columns]`` says whose.
+        trust: (E,) the benign clients' trust.
+        cut: (E,) whom they have cut.
+        foresee: From (len(columns), d) messages, the trust (E,) that the benign clients' detector would give.
+        threshold: (E,) the trust at which a neighbour is cut.
+        rng: For draws on the CPU.
+    """
+
+    round: int
+    clients: int
+    hood: Neighbourhood
+    gamma: Tensor
+    seen: Tensor
+    columns: Tensor
+    trust: Tensor
+    cut: Tensor
+    foresee: Callable[[Tensor], Tensor]
+    threshold: Tensor
+    rng: torch.Generator
+
+    @property
+    def honest(self) -> Tensor:
+        """(len(columns), d) what the sender of each column would send if it were honest."""
+        return self.gamma[self.hood.owner[self.columns]]
+
+    @property
+    def malicious(self) -> int:
+        """f, the number of malicious clients."""
+        return len(set(self.hood.owner[self.columns].tolist()))
 
 
 class Attack(Component):
@@ -39,9 +84,9 @@ class Attack(Component):
         None, description="which clients are malicious, instead of a random choice of malicious_ratio"
     )
 
-    @abstractmethod
     def aim(self, data: DataSet, rng: np.random.Generator) -> Poison | None:
-        """The attack on ``data``; None if there is none."""
+        """The poisoned data; None if the attack does not lie in the data."""
+        return None
 
     def place(self, clients: int, rng: np.random.Generator) -> list[int]:
         """The ids of the malicious clients: those named, else a random choice."""
@@ -67,16 +112,30 @@ def _named(chosen: tuple[int, ...], clients: int) -> list[int]:
     return sorted(chosen)
 
 
+class MessageAttack(Attack):
+    """Malicious clients train honestly, and send γ = (1 − π) ∇L + π γ_m with a crafted γ_m.
+
+    They collude, and decide after hearing the same round's messages of the benign clients.
+    """
+
+    private: ClassVar[bool] = False
+    """Whether a malicious client says something else to each of its neighbours."""
+
+    knowledge: Literal["full", "partial"] = Field(
+        "full", description="whether attackers see all benign messages, or only those of their neighbours"
+    )
+
+    @abstractmethod
+    def craft(self, view: View) -> Tensor:
+        """(len(view.columns), d) the messages γ_m."""
+
+
 attacks: Registry[Attack] = Registry("attack", "purifl.attacks")
 
 
 @attacks.register("none")
 class NoAttack(Attack):
     """Everybody is honest."""
-
-    def aim(self, data: DataSet, rng: np.random.Generator) -> None:
-        """Nothing."""
-        return
 
     def place(self, clients: int, rng: np.random.Generator) -> list[int]:
         """Nobody."""

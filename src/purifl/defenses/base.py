@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Self
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from purifl.errors import ConfigError
 from purifl.neighbourhood import Neighbourhood
 from purifl.registry import Component, Registry
 from purifl.state import State
 from purifl.topology import Mixing
+from purifl.training import LocalRule, Training
 
 
 @dataclass(frozen=True)
@@ -36,22 +41,59 @@ class Turn:
     """A round, as seen by the rows that take it.
 
     Attributes:
+        round: Rounds done so far.
         hood: The edges.
         heard: What came over them.
         cut: (E,) neighbours that are not listened to.
-        weights: (E,) w_ij.
+        kept: (E,) edges that count in this round; a client's edge to itself always does.
+        weights: (E,) w_ij, by trust.
+        step: λ.
+        losses: From models (N, d), the loss (E,) of each on a mini-batch of the row's own data.
     """
 
+    round: int
     hood: Neighbourhood
     heard: Heard
     cut: Tensor
+    kept: Tensor
     weights: Tensor
+    step: float
+    losses: Callable[[Tensor], Tensor]
+
+    @cached_property
+    def models(self) -> Tensor:
+        """(N, d) θ_j − λ γ_j, the half-step models."""
+        return self.heard.theta - self.step * self.heard.gamma
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a defence is to be used in.
+
+    Attributes:
+        hood: The edges of the clients that run it.
+        malicious: (E,) which edges lead to malicious clients: only for what a rule is told, never for what it finds.
+        training: How clients train.
+    """
+
+    hood: Neighbourhood
+    malicious: Tensor
+    training: Training
+
+    @property
+    def most_malicious(self) -> int:
+        """The largest number of malicious neighbours that a benign client has."""
+        counts = self.hood.sums(self.malicious.to(torch.get_default_dtype()))
+        return int(counts.max()) if len(counts) else 0
 
 
 class Defense(Component):
     """Averaging by the mixing weights, the base of every defence.
 
-    A neighbour is *cut* when its trust falls to ``threshold`` / m_i, m_i = |N_i|: sgn(w_ij) = 0 in the paper.
+    A neighbour is *cut* when its trust falls to ``threshold`` / m_i, m_i = |N_i|: sgn(w_ij) = 0 in the paper. A
+    defence changes as little as it needs: whom to cut (:meth:`cut`), the weights (:meth:`weigh`), how messages are
+    combined (:meth:`aggregate`), how gradients are tracked (:meth:`track`), or how clients train
+    (:meth:`local_rule`).
     """
 
     detector: ClassVar[str] = "none"
@@ -64,8 +106,14 @@ class Defense(Component):
         0.1, gt=0, lt=1, description="a neighbour is cut when its trust falls to this share of 1/|N_i|"
     )
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
-        """What the defence remembers between rounds, all tensors. ``gamma`` is (N, d), γ⁰."""
+    def settle(self, setting: Setting) -> Self:
+        """This defence with what was left open filled in; a ConfigError says why it cannot work there."""
+        if self.needs_tracking and setting.training.algorithm == "dsgd":
+            raise ConfigError("training.algorithm", "dsgd", f"defense {self.name!r} needs 'dsgt'")
+        return self
+
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
+        """What the defence remembers between rounds, all tensors. ``first`` holds θ⁰ and γ⁰."""
         return {}
 
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
@@ -80,13 +128,25 @@ class Defense(Component):
         """(E,) the edges whose mixing weight is not taken away."""
         return ~cut
 
-    def mix(self, turn: Turn, step: float) -> Tensor:
+    def weigh(self, state: State, turn: Turn) -> Tensor:
+        """(E,) the weights to mix by, given those by trust."""
+        return turn.weights
+
+    def aggregate(self, state: State, turn: Turn, x: Tensor) -> Tensor:
+        """Σ_j w_ij x_j: (N, d) gives (R, d)."""
+        return turn.hood.combine(turn.weights, x)
+
+    def mix(self, state: State, turn: Turn) -> Tensor:
         """θ_i ← Σ_j w_ij (θ_j − λ γ_j), (R, d)."""
-        return turn.hood.combine(turn.weights, turn.heard.theta - step * turn.heard.gamma)
+        return self.aggregate(state, turn, turn.models)
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """γ_i ← Σ_j w_ij γ_j + g_i^{t+1} − g_i^t, (R, d): gradient tracking (DSGT)."""
-        return turn.hood.combine(turn.weights, turn.heard.gamma) + gradient - previous
+        return self.aggregate(state, turn, turn.heard.gamma) + gradient - previous
+
+    def local_rule(self) -> LocalRule | None:
+        """How benign clients train, where it is not plain SGD."""
+        return None
 
 
 defenses: Registry[Defense] = Registry("defense", "purifl.defenses")

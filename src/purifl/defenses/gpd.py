@@ -38,8 +38,9 @@ class GPDPaper(Defense):
     mixing = "uniform"
     needs_tracking = True
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """β_ij^{−1} = 0, and the sum of one's own γ."""
+        gamma = first.gamma
         return {"beta": _edge_vectors(hood, gamma), "sent": gamma.new_zeros(len(hood.own), gamma.shape[1])}
 
     def kept(self, cut: Tensor) -> Tensor:
@@ -61,9 +62,9 @@ class GPDText(GPDPaper):
     reference = _PAPER + ", section text"
     final = True
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Also remembers who was cut."""
-        return super().begin(hood, gamma) | {"cut": torch.zeros_like(hood.to_self)}
+        return super().begin(hood, first) | {"cut": torch.zeros_like(hood.to_self)}
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone ever under the threshold; what they contributed is forgotten at that moment."""
@@ -93,9 +94,9 @@ class GPD(Defense):
     needs_tracking = True
     final = True
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """d_ij^{−1} = 0, nobody cut."""
-        return {"records": _edge_vectors(hood, gamma), "cut": torch.zeros_like(hood.to_self)}
+        return {"records": _edge_vectors(hood, first.gamma), "cut": torch.zeros_like(hood.to_self)}
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone ever under the threshold here, or who cut us; their records are dropped at that moment."""

@@ -1,0 +1,5 @@
+"""``python -m purifl`` is ``purifl``."""
+
+from purifl.cli import main
+
+main()
