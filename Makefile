@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint types unit setup clean
+.PHONY: help demo test lint types unit setup docs clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## Set up .venv from pinned versions
 
 demo: $(STAMP) ## Run the defence against a backdoor on embedded data, and write demo/ (about a minute)
-	@$(BIN)/purifl demo --out demo --force
+	@$(BIN)/purifl compare --attack backdoor-9 --defenses lower,upper,gpd-paper,gpd --out demo --force
 
 test: lint types unit ## Lint, check types and run the tests
 
@@ -32,6 +32,9 @@ types: $(STAMP) ## Strict mypy
 
 unit: $(STAMP) ## The tests alone
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+docs: $(STAMP) ## Write docs/catalogue.md from the code
+	@$(BIN)/python -m purifl.catalogue > docs/catalogue.md
 
 clean: ## Remove .venv and what the demo wrote
 	rm -rf .venv demo

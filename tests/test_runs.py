@@ -539,3 +539,17 @@ def test_a_comparison_takes_up_what_is_there(experiment, tiny, finished, tmp_pat
     (tmp_path / "empty").mkdir()
     run_or_continue(experiment, tmp_path / "empty", False, lambda *_: None)
     assert_same_run(finished, tmp_path / "empty")
+
+
+def test_a_disk_that_fills_up_ends_with_advice_and_can_be_resumed(tmp_path, monkeypatch):
+    experiment = Experiment(model="mlp", rounds=3)
+    straight = run(experiment)
+
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"round 1 .*No space left.*purifl resume"):
+        patch.setattr("purifl.runs.save_file", full)
+        run(experiment, tmp_path / "run")
+    resumed = resume(tmp_path / "run")
+    assert resumed.history == straight.history

@@ -1,7 +1,11 @@
-"""All registries, by the plural that ``purifl list`` uses."""
+"""All registries, by the plural that ``purifl list`` uses, and the docs page made of them.
+
+``python -m purifl.catalogue`` prints docs/catalogue.md.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from purifl.attacks import attacks
@@ -24,6 +28,34 @@ _REGISTRIES: dict[str, Registry[Any]] = {
 }
 
 
+_INTRODUCTION = """# Everything that has a name
+
+Generated from the code by `make docs`; `purifl list KIND` shows the same. In a configuration a component is written
+as its name (`attack: lie`) or with parameters (`attack: {name: lie, z: 1.0}`); on the command line parameters are set
+with `--set attack.z=1.0`.
+"""
+
+
+def markdown() -> str:
+    """The docs page: a table for each kind, with parameters, preconditions and references."""
+    parts = [_INTRODUCTION]
+    for kind, entries in _REGISTRIES.items():
+        rows = [f"| {_row(entry)} |" for entry in entries.describe()]
+        head = ["| name | what it is | parameters (defaults) | needs | reference |", "|---|---|---|---|---|"]
+        parts.append("\n".join([f"## {kind}", "", *head, *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _row(entry: dict[str, Any]) -> str:
+    params = "<br>".join(f"`{p['name']}` ({p['default']}): {p['description']}" for p in entry["parameters"])
+    cells = (f"`{entry['name']}`", entry["summary"], params, entry["needs"], entry["reference"])
+    return " | ".join(cell.replace("|", "\\|") for cell in cells)
+
+
 def registry(kind: str) -> Registry[Any]:
     """The registry of attacks, defenses, detectors, datasets, partitions, topologies or models."""
     return _REGISTRIES[kind]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

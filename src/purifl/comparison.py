@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from purifl.defenses import defenses
+import torch
+
+from purifl.defenses import Setting, defenses
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
 from purifl.runs import OnRound, Result, RunFolder, resume, run
+from purifl.simulation import place
+from purifl.topology import neighbourhood
 
 
 def experiments(settings: dict[str, Any], chosen: str) -> list[Experiment]:
-    """One experiment per defence in ``chosen``, a comma-separated list or ``all``."""
+    """One experiment per defence in ``chosen``, a comma-separated list or ``all``.
+
+    Of ``all``, those that cannot work in the set-up are left out, and the log says why.
+    """
     names = list(defenses) if chosen == "all" else [name.strip() for name in chosen.split(",") if name.strip()]
     if not names:
         raise ConfigError("defenses", chosen, f"give names separated by commas, or 'all': {', '.join(defenses)}")
@@ -20,7 +28,29 @@ def experiments(settings: dict[str, Any], chosen: str) -> list[Experiment]:
         raise ConfigError("defenses", chosen, "name each defence once")
     given = settings.get("defense")
     shared = given if isinstance(given, dict) else {}
-    return [Experiment.parse(settings | {"defense": shared | {"name": name}}) for name in names]
+    found = []
+    for name in names:
+        try:
+            experiment = Experiment.parse(settings | {"defense": shared | {"name": name}})
+            possible(experiment)
+        except ConfigError as error:
+            if chosen != "all":
+                raise
+            logging.getLogger("purifl").warning("%s is left out: %s", name, error)
+        else:
+            found.append(experiment)
+    return found
+
+
+def possible(experiment: Experiment) -> None:
+    """Ask the defence, before anything is loaded or trained, whether it can work in this set-up."""
+    graph, malicious = place(experiment)
+    if experiment.defense.knows_malicious:
+        return
+    benign = [k for k in range(experiment.clients) if k not in malicious]
+    hood = neighbourhood(graph, list(range(experiment.clients)), benign)
+    to_malicious = torch.isin(hood.senders, torch.tensor(malicious, dtype=torch.int64))
+    experiment.defense.settle(Setting(hood, to_malicious, experiment.training))
 
 
 def run_or_continue(experiment: Experiment, out: Path, force: bool, on_round: OnRound) -> Result:

@@ -15,11 +15,12 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from purifl.errors import ConfigError, unknown_name
+from purifl.errors import ConfigError, PuriflError, unknown_name
 
 
 class Component(BaseModel):
@@ -61,7 +62,8 @@ class Registry(Generic[C]):
 
     Args:
         kind: The configuration field they are chosen in, for example ``"attack"``.
-        package: The package whose modules register them; imported on first use.
+        package: The package whose modules register them; imported on first use, together with what other
+            installed packages name under the entry point ``purifl.<kind>``.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -88,6 +90,11 @@ class Registry(Generic[C]):
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
             importlib.import_module(f"{self._package}.{module.name}")
+        for plugin in entry_points(group=f"purifl.{self.kind}"):
+            try:
+                plugin.load()
+            except Exception as error:
+                raise PuriflError(f"plug-in {plugin.name!r} ({plugin.value}) cannot be loaded: {error}") from error
 
     def __iter__(self) -> Iterator[str]:
         self._load()

@@ -156,6 +156,17 @@ class RunFolder:
         except (json.JSONDecodeError, UnicodeDecodeError, ConfigError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
 
+    def store(self, row: Row, events: list[Row], state: State, experiment: Experiment, seconds: float) -> None:
+        """Write a round; where that fails (a full disk, say) the last checkpoint is still there."""
+        try:
+            self.append(row, events)
+            self.save(state, experiment, seconds)
+        except (OSError, SafetensorError) as error:
+            raise RunError(
+                f"round {row['round']} cannot be written to {self.path}: {error}; once that is mended, "
+                f"continue with: {self.how_to_resume}"
+            ) from error
+
     def append(self, row: Row, events: list[Row]) -> None:
         """Write a round's rows."""
         for name, rows in (("metrics.jsonl", [row]), ("events.jsonl", events)):
@@ -295,8 +306,7 @@ def _continue(simulation: Simulation, folder: RunFolder | None, seconds: float, 
         result.history.append(row)
         result.events.extend(events)
         if folder is not None:
-            folder.append(row, events)
-            folder.save(simulation.federation.state_dict(), experiment, time.perf_counter() - start)
+            folder.store(row, events, simulation.federation.state_dict(), experiment, time.perf_counter() - start)
         if on_round is not None:
             on_round(row, simulation)
     result.trust, result.seconds = simulation.trust(), time.perf_counter() - start

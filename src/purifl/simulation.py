@@ -16,6 +16,7 @@ from purifl.experiment import Experiment
 from purifl.federation import Federation
 from purifl.metrics import Targets, accuracies, edges, masks, tracking
 from purifl.randomness import stream
+from purifl.topology import Graph
 from purifl.training import Client
 
 Row = dict[str, Any]
@@ -45,6 +46,13 @@ def deterministic() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[3:]
 
 
+def place(experiment: Experiment) -> tuple[Graph, list[int]]:
+    """The graph, and which of its clients are malicious."""
+    n, seed = experiment.clients, experiment.seed
+    graph = experiment.topology.build(n, stream(seed, "topology"))
+    return graph, experiment.attack.place(n, stream(seed, "malicious clients"))
+
+
 class Simulation:
     """An experiment brought to life: data shared out, attackers placed, federation begun."""
 
@@ -52,8 +60,7 @@ class Simulation:
         self.experiment = experiment
         n, seed = experiment.clients, experiment.seed
         device = _available(experiment.device)
-        graph = experiment.topology.build(n, stream(seed, "topology"))
-        self.malicious = experiment.attack.place(n, stream(seed, "malicious clients"))
+        graph, self.malicious = place(experiment)
         data = experiment.dataset.load()
         poison = experiment.attack.aim(data, stream(seed, "attack"))
         parts = experiment.partition.split(data.train.y.numpy(), n, stream(seed, "partition"))

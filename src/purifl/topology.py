@@ -6,12 +6,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import networkx as nx
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from purifl.errors import ConfigError
@@ -153,7 +153,9 @@ class SmallWorld(Topology):
 class FromFile(Topology):
     """A graph you bring: GraphML (.graphml, .xml) or an edge list (one pair of names a line)."""
 
-    path: Path = Field(description="the file; its nodes, in sorted order, become clients 0..n-1")
+    path: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+        description="the file; its nodes, in sorted order, become clients 0..n-1"
+    )
 
     def draw(self, clients: int, rng: np.random.Generator) -> Graph:
         """The graph in the file, which must have as many nodes as there are clients."""

@@ -35,8 +35,10 @@ class Training(BaseModel):
     )
     local_steps: int = Field(24, ge=1, description="mini-batches a round with gradient 'steps'")
     batch_size: int | None = Field(None, ge=1, description="clients with less data use all of it")
-    step_size: float | None = Field(None, gt=0, description="λ")
-    local_step_size: float | None = Field(None, gt=0, description="step of local training; λ if not given")
+    step_size: float | None = Field(None, gt=0, allow_inf_nan=False, description="λ")
+    local_step_size: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="step of local training; λ if not given"
+    )
     initial: Literal["same", "different"] = Field("same", description="initial models of the clients")
 
 
