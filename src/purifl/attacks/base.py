@@ -65,6 +65,26 @@ class View:
     rng: torch.Generator
 
     @property
+    def blind(self) -> bool:
+        """Whether the attackers know of no benign message at all: with partial knowledge and no benign neighbour."""
+        return len(self.seen) == 0
+
+    @property
+    def mean(self) -> Tensor:
+        """(d,) μ, the mean of the benign messages they know of."""
+        return self.seen.mean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """(d,) σ, their standard deviation in each coordinate, by 1/k as in the code of Lie; 0 for a single one."""
+        return self.seen.std(0, correction=0)
+
+    @property
+    def edges(self) -> Tensor:
+        """(len(columns),) over which edge each private message goes."""
+        return (self.hood.cols == self.columns[:, None]).int().argmax(1)
+
+    @property
     def honest(self) -> Tensor:
         """(len(columns), d) what the sender of each column would send if it were honest."""
         return self.gamma[self.hood.owner[self.columns]]
