@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from purifl import Experiment, resume, run
 from purifl.comparison import experiments, run_or_continue
+from purifl.defenses import defenses
 from purifl.errors import ConfigError, RunError
 from purifl.runs import RunFolder
 from purifl.simulation import Simulation
@@ -512,12 +513,14 @@ def test_an_experiment_is_brought_to_life_as_it_says(tiny):
     assert [client.id for client in upper.federation.clients] == [0, 2, 3, 4]
 
 
-def test_one_experiment_per_defence_with_the_settings_shared(tiny):
+def test_one_experiment_per_defence_with_the_settings_shared(tiny, caplog):
     chosen = experiments(tiny(defense={"threshold": 0.3}), "lower, gpd-paper,gpd")
     assert [each.defense.name for each in chosen] == ["lower", "gpd-paper", "gpd"]
     assert [each.detector.name for each in chosen] == ["none", "consistency", "history"]
     assert [each.defense.threshold for each in chosen] == [0.3] * 3
-    assert len(experiments(tiny(), "all")) == 5
+    everything = [each.defense.name for each in experiments(tiny(), "all")]
+    assert everything == [name for name in defenses if name not in {"krum", "multi-krum", "bulyan"}]  # a ring of 5
+    assert "bulyan is left out: defense.assumed" in caplog.text
     for wrong in ("", "lower,lower"):
         with pytest.raises(ConfigError, match="defenses: "):
             experiments(tiny(), wrong)

@@ -324,9 +324,7 @@ def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[st
 
 
 def _no_cut(result: Result) -> str:
-    if not result.malicious or result.experiment.defense.knows_malicious:
-        return "–"
-    return f"never ({result.final['missed_edges']} edges left)"
+    return "never" if result.malicious and not result.experiment.defense.knows_malicious else "–"
 
 
 def main() -> NoReturn:

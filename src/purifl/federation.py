@@ -159,9 +159,14 @@ class Federation:
         scores = self.detector.scores(self._detector_state, self.hood, heard.gamma)
         if scores is None:
             return trust
-        kept = ~cut if self.defense.final else torch.ones_like(cut)
-        trust = lower_trust(self.hood, trust, torch.where(heard.present, scores, 0), kept)
-        return torch.where(self.defense.suspects(self.hood, trust), 0, trust) if self.defense.final else trust
+        return self._lowered(trust, torch.where(heard.present, scores, 0), cut)
+
+    def _lowered(self, trust: Tensor, scores: Tensor, cut: Tensor) -> Tensor:
+        """Trust after the scores; where cuts are final, those cut are out of it and new suspects fall to 0."""
+        if not self.defense.final:
+            return lower_trust(self.hood, trust, scores, torch.ones_like(cut))
+        trust = lower_trust(self.hood, trust, scores, ~(cut | self.defense.suspects(self.hood, trust)))
+        return torch.where(self.defense.suspects(self.hood, trust), 0, trust)
 
     def _craft(self) -> None:
         """Malicious clients that craft messages do so now, having heard this round's benign ones."""
@@ -177,6 +182,7 @@ class Federation:
         ours = torch.isin(self.hood.owner, malicious)
         columns = everywhere[ours & (everywhere >= len(self.clients))] if attack.private else malicious
         seen = self._index(self.benign)
+        seen = seen[self.gamma[seen].isfinite().all(1)]
         if attack.knowledge == "partial":
             seen = seen[torch.isin(seen, self._attackers.cols)]
         generator = torch.Generator().manual_seed(
@@ -195,7 +201,7 @@ class Federation:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self._detector_state.items()}
             trust, scores = self.trust[self.defended], self.detector.scores(state, self.hood, gamma)
-            return trust if scores is None else lower_trust(self.hood, trust, scores, ~self.cut)
+            return trust if scores is None else self._lowered(trust, scores, self.cut)
 
         return foresee
 
