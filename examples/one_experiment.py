@@ -4,7 +4,9 @@ from purifl import Experiment, run
 
 
 def main() -> float:
-    experiment = Experiment(attack="backdoor-9", defense="gpd", partition={"name": "label-dir", "alpha": 0.5}, rounds=30)
+    experiment = Experiment(
+        attack="backdoor-9", defense="gpd", partition={"name": "label-dir", "alpha": 0.5}, rounds=30
+    )
     result = run(experiment)
     summary = result.summary()
     print(f"malicious clients {summary['malicious']} were cut in round {summary['detected_round']}")

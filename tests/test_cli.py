@@ -369,7 +369,7 @@ def test_list_shows_everything_there_is(purifl, kind):
     entries = json.loads(out)
     assert [entry["name"] for entry in entries] == list(_REGISTRIES[kind])
     for entry in entries:
-        assert entry.keys() == {"name", "summary", "parameters", "reference"}
+        assert entry.keys() == {"name", "summary", "parameters", "reference", "needs"}
         assert entry["summary"]
         assert all(parameter.keys() >= {"name", "default", "description"} for parameter in entry["parameters"])
     code, table, _ = purifl("list", kind)
@@ -454,7 +454,7 @@ MISTAKES = {
     ),
     "no graph": (
         ["--topology", "file", "--set", "topology.path=none.txt"],
-        ["topology.path: 'none.txt'", "cannot read a graph"],
+        ["none.txt' is not usable", "cannot read a graph"],
     ),
     "graph not given": (["--topology", "file"], ["topology.path: None", "'file' needs it"]),
     "odd regular": (

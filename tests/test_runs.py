@@ -551,8 +551,9 @@ def test_a_disk_that_fills_up_ends_with_advice_and_can_be_resumed(tmp_path, monk
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"round 1 .*No space left.*purifl resume"):
+    with monkeypatch.context() as patch:
         patch.setattr("purifl.runs.save_file", full)
-        run(experiment, tmp_path / "run")
+        with pytest.raises(RunError, match=r"round 1 .*No space left.*purifl resume"):
+            run(experiment, tmp_path / "run")
     resumed = resume(tmp_path / "run")
     assert resumed.history == straight.history

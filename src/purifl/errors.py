@@ -35,6 +35,8 @@ class RunError(PuriflError):
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not registered, with the nearest one that is."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    given = str(value)
+    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5)
+    close.sort(key=lambda name: sorted(name) != sorted(given))  # letters in the wrong order are the likeliest slip
     hint = f"did you mean {close[0]!r}? " if close else ""
     return ConfigError(field, value, f"{hint}allowed: {', '.join(names)}")

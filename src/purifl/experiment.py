@@ -119,6 +119,7 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        self.defense.check_rounds(self.rounds)
         if self.defense.needs_tracking and self.training.algorithm == "dsgd":
             raise ConfigError("training.algorithm", "dsgd", f"defense {self.defense.name!r} needs 'dsgt'")
         return self

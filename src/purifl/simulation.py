@@ -26,24 +26,28 @@ Row = dict[str, Any]
 def deterministic() -> Iterator[None]:
     """Within it torch computes the same bits each time, in full float32, on any number of cores and on a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    filling: Any = torch.utils.deterministic
     before = (
         torch.get_deterministic_debug_mode(),
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
         torch.backends.cudnn.allow_tf32,
         torch.backends.cudnn.benchmark,
+        filling.fill_uninitialized_memory,
     )
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler, a second
     torch.set_num_threads(1)  # sums in another order have other bits; small models are faster so, too
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
+    filling.fill_uninitialized_memory = False  # a kernel for each new tensor, and nobody reads it
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
         torch.set_float32_matmul_precision(before[2])
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[3:]
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[3:5]
+        filling.fill_uninitialized_memory = before[5]
 
 
 def place(experiment: Experiment) -> tuple[Graph, list[int]]:

@@ -70,7 +70,8 @@ class Walk:
         batch: Number of the mini-batch in this round, from 0.
         gradient: Of this mini-batch, already applied.
         before: Parameters and gradient at the end of the previous mini-batch; None in the first.
-        generator: For draws on the CPU.
+        generator: For draws, on the parameters' device.
+        alone: Whether a round has this one mini-batch only (gradient 'batch').
     """
 
     names: list[str]
@@ -80,6 +81,7 @@ class Walk:
     gradient: tuple[Tensor, ...]
     before: tuple[list[Tensor], tuple[Tensor, ...]] | None
     generator: torch.Generator
+    alone: bool = False
 
 
 class LocalRule:
@@ -161,16 +163,17 @@ class LocalTrainer:
         """One client's g at ``theta``; the model's parameters are views of the vector it walks on."""
         position = theta.clone()
         self.use(position).train()
-        generator = torch.Generator().manual_seed(int(stream(self.seed, "local rule", client, round_).integers(2**62)))
-        before, batches = None, 0
+        generator = torch.Generator(self.device)
+        generator.manual_seed(int(stream(self.seed, "local rule", client, round_).integers(2**62)))
+        before, batches, alone = None, 0, self.training.gradient == "batch"
         with seeded(self.device, self.seed, "inside the model", client, round_):
             for index in self._batches(len(data.y), client, round_):
                 gradient = rule.gradient(self, data.at(index), generator)
-                if self.training.gradient == "batch" and type(rule) is LocalRule:
+                if alone and type(rule) is LocalRule:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
                     torch._foreach_add_(self._params, gradient, alpha=-self.step)
-                    walk = Walk(self._names, self._params, self.step, batches, gradient, before, generator)
+                    walk = Walk(self._names, self._params, self.step, batches, gradient, before, generator, alone)
                     rule.after_step(walk)
                     before = ([p.clone() for p in self._params], walk.gradient) if rule.remembers else None
                 batches += 1

@@ -112,6 +112,9 @@ class Defense(Component):
             raise ConfigError("training.algorithm", "dsgd", f"defense {self.name!r} needs 'dsgt'")
         return self
 
+    def check_rounds(self, rounds: int) -> None:
+        """Refuse a run of more rounds than the defence can take."""
+
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """What the defence remembers between rounds, all tensors. ``first`` holds θ⁰ and γ⁰."""
         return {}
