@@ -13,6 +13,7 @@ so a run killed at any moment loses at most the round in progress.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import time
@@ -71,6 +72,13 @@ class Result:
             return None
         return next((row["round"] for row in self.history if row["missed_edges"] == 0), None)
 
+    @property
+    def epsilon(self) -> float | None:
+        """ε of the differential privacy that the defence gave benign clients' data; None where it gave none."""
+        sizes = [sum(counts) for k, counts in enumerate(self.histograms) if k not in self.malicious]
+        spent = self.experiment.defense.privacy_spent(self.experiment.training, sizes, len(self.history))
+        return None if spent is None or math.isinf(spent) else spent
+
     def summary(self) -> Row:
         """One flat JSON object: the final metrics and what identifies the run."""
         keys = (
@@ -83,6 +91,7 @@ class Result:
             **{name: getattr(experiment, name).name for name in names},
             **{key: self.final[key] for key in keys},
             "detected_round": self.detected_round,
+            "epsilon": self.epsilon,
             "malicious": self.malicious,
             "rounds": len(self.history),
             "seconds": round(self.seconds, 3),

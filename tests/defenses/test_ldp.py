@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from local_training import BATCH, CLIENT, ROUND, STEP, by_hand, data, generator, gradient, is_weight, net, trainer
-from purifl import Client, Experiment, Samples, Training
+from purifl import Client, Experiment, Samples, Training, run
 from purifl.defenses import defenses, ldp
-from purifl.defenses.ldp import LDP, laplace, privacy_spent
+from purifl.defenses.ldp import LDP, laplace
 from purifl.errors import ConfigError
 from purifl.models import models
 from purifl.randomness import stream
@@ -188,11 +188,20 @@ def test_privacy_is_spent_by_every_mini_batch_sent(options, expected, monkeypatc
     asked = set()
     monkeypatch.setattr(LDP, "epsilon", lambda self, steps, rate: asked.add((steps, rate)) or float(steps))
     training = Training(**{"batch_size": 4, "step_size": 0.1} | options)
-    assert privacy_spent(private(), training, [10, 3, 10], 10) == max(steps for steps, _ in expected)
+    assert private().privacy_spent(training, [10, 3, 10], 10) == max(steps for steps, _ in expected)
     assert asked == expected
 
 
 def test_other_defences_promise_nothing():
     training = Experiment().training
-    assert privacy_spent(LDP(), training, [10], 5) is None
-    assert privacy_spent(defenses.resolve("lower"), training, [10], 5) is None
+    assert LDP().privacy_spent(training, [10], 5) is None
+    assert defenses.resolve("lower").privacy_spent(training, [10], 5) is None
+
+
+def test_epsilon_is_told_in_the_summary():
+    pytest.importorskip("opacus", reason="the accountant comes with purifl[privacy]")
+    settings = {"model": "mlp", "rounds": 2, "eval_every": 2, "attack": "backdoor-9"}
+    result = run(Experiment(defense={"name": "ldp", "mechanism": "dp-sgd"}, **settings))
+    sizes = [sum(h) for k, h in enumerate(result.histograms) if k not in result.malicious]
+    assert result.summary()["epsilon"] == private().privacy_spent(result.experiment.training, sizes, 2) > 0
+    assert run(Experiment(defense="ldp", **settings)).summary()["epsilon"] is None

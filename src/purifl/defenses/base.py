@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -149,6 +149,10 @@ class Defense(Component):
 
     def local_rule(self) -> LocalRule | None:
         """How benign clients train, where it is not plain SGD."""
+        return None
+
+    def privacy_spent(self, training: Training, sizes: Sequence[int], rounds: int) -> float | None:
+        """The largest ε among clients with data of these ``sizes`` after ``rounds``; None where none is promised."""
         return None
 
 

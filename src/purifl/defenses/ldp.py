@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from purifl.data import Samples
-from purifl.defenses.base import Defense, defenses
+from purifl.defenses.base import Defense, Setting, defenses
 from purifl.errors import ConfigError
 from purifl.training import LocalRule, LocalTrainer, Training, Walk
 
@@ -29,7 +29,7 @@ class LDP(Defense):
     privacy guarantee whatever.
 
     ``dp-sgd`` is the original: each example's gradient is clipped to norm C = ``clip``, and a mini-batch of B
-    gives (Σ_k clip(g_k) + N(0, (noise · C)²)) / B. It is (ε, ``delta``)-private; :func:`privacy_spent` says
+    gives (Σ_k clip(g_k) + N(0, (noise · C)²)) / B. It is (ε, ``delta``)-private; :meth:`privacy_spent` says
     with what ε.
     """
 
@@ -42,6 +42,11 @@ class LDP(Defense):
     clip: float = Field(1.0, gt=0, description="DP-SGD: largest norm of an example's gradient")
     noise: float = Field(1.0, ge=0, description="DP-SGD: standard deviation of the noise, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="DP-SGD: δ at which ε is stated")
+
+    def settle(self, setting: Setting) -> Self:
+        """Makes sure, before a long run, that its ε can be told afterwards."""
+        self.epsilon(1, 0.5)
+        return super().settle(setting)
 
     def local_rule(self) -> LocalRule:
         """The chosen mechanism."""
@@ -65,22 +70,14 @@ class LDP(Defense):
         accountant.history = [(self.noise, sample_rate, steps)]
         return float(accountant.get_epsilon(self.delta))
 
+    def privacy_spent(self, training: Training, sizes: Sequence[int], rounds: int) -> float | None:
+        """ε at ``delta`` for one example of a client's data, against everybody who sees all messages and models.
 
-def privacy_spent(defense: Defense, training: Training, sizes: Sequence[int], rounds: int) -> float | None:
-    """The largest ε among clients after sending their messages in ``rounds`` rounds; None where none is promised.
-
-    It holds for one example of a client's data, against everybody who sees all messages and models. It is
-    the mechanism's: whoever knows the seed of a simulation can subtract the noise.
-
-    Args:
-        defense: Only ``ldp`` with ``dp-sgd`` promises anything.
-        training: With the batch size filled in.
-        sizes: Of the benign clients' data.
-        rounds: Done so far.
-    """
-    if not isinstance(defense, LDP) or defense.mechanism != "dp-sgd":
-        return None
-    return max(defense.epsilon(rounds * _batches(training, n), _batch_size(training, n) / n) for n in set(sizes))
+        It is the mechanism's: whoever knows the seed of a simulation can subtract the noise.
+        """
+        if self.mechanism != "dp-sgd":
+            return None
+        return max(self.epsilon(rounds * _batches(training, n), _batch_size(training, n) / n) for n in set(sizes))
 
 
 def _batch_size(training: Training, size: int) -> int:
