@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from purifl.catalogue import markdown, registry
+from purifl.glance import names
 
 KINDS = ["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
 
@@ -20,3 +21,8 @@ def test_every_entry_says_what_it_is(kind):
         assert 10 < len(entry["summary"]) < 140, entry["name"]
         assert entry["summary"].endswith("."), entry["name"]
         assert all(parameter["description"] for parameter in entry["parameters"]), entry["name"]
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_help_texts_name_everything_without_importing_it(plural):
+    assert names(registry(plural).kind, plural) == list(registry(plural))

@@ -527,7 +527,7 @@ def test_a_gpu_that_is_not_there_is_refused(purifl):
         (["compare", "--defenses", "lower,gdp"], ["defense: 'gdp'", "did you mean 'gpd'?"]),
         (["compare", "--defenses", ","], ["defenses: ','", "separated by commas"]),
         (["compare", "--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?"]),
-        (["compare", "--out", "a-file"], ["out: a-file/lower cannot be written"]),
+        (["compare", "--out", "a-file"], ["out: a-file cannot be written"]),
         (["data", "check", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
         (["data", "fetch", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
         (["data", "check", "cifar-10"], ["'cifar-10' was not found in nodata", "purifl data fetch cifar-10"]),
@@ -600,3 +600,13 @@ def test_progress_elsewhere_is_plain_lines_at_the_first_and_last_round_and_now_a
         "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
         "gpd: round 4/4, 0 s left",
     ]
+
+
+def test_help_names_what_can_be_chosen_and_options_without_effect_are_said(tmp_path):
+    env = dict(os.environ, COLUMNS="200", OMP_NUM_THREADS="1")
+    command = [sys.executable, "-m", "purifl", "run"]
+    shown = subprocess.run([*command, "--help"], env=env, capture_output=True, text=True, check=True).stdout
+    assert all(name in shown for name in ("equivocate", "fed-recover", "small-world", "quantity-dir", "swin"))
+    args = ["--malicious-ratio", "0.3", "--model", "mlp", "--rounds", "1", "--json"]
+    done = subprocess.run([*command, *args], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--malicious-ratio does nothing" in done.stderr

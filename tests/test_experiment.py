@@ -253,3 +253,20 @@ def test_setting_a_path_leaves_the_callers_inner_settings_alone():
     settings = {"training": inner}
     set_path(settings, "training.step_size", 0.2)
     assert inner == {"step_size": 0.1}
+
+
+def test_an_error_in_a_union_names_the_field_alone():
+    with pytest.raises(ConfigError, match=r"^attack\.z: nan"):
+        Experiment.parse({"attack": {"name": "lie", "z": float("nan")}})
+
+
+@pytest.mark.parametrize("defense", [{"name": "ldp", "scale": float("inf")}, {"name": "byz", "radius": float("inf")}])
+def test_infinite_parameters_are_refused(defense):
+    with pytest.raises(ConfigError, match="finite"):
+        Experiment.parse({"defense": defense})
+
+
+@pytest.mark.parametrize("name", ["byz", "fed-recover"])
+def test_a_horizon_is_the_length_of_the_run_unless_it_is_given(name):
+    assert Experiment(defense=name, rounds=70).defense.horizon == 70
+    assert Experiment(defense={"name": name, "horizon": 90}, rounds=70).defense.horizon == 90

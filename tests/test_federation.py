@@ -166,6 +166,14 @@ def test_a_client_that_diverged_stays_lost_and_the_others_go_on():
     assert fed.theta[[0, 1, 3, 4, 5, 6]].isfinite().all()
 
 
+def test_attackers_go_on_when_a_benign_client_diverges():
+    fed = small_federation(defense=LOWER)
+    fed.theta[2] = torch.nan
+    steps(fed, 3)
+    assert fed.theta[4].isfinite().all()
+    assert fed.gamma[4].isfinite().all()
+
+
 # ---------------------------------------------------------------- bringing one's own
 
 

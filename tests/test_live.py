@@ -46,6 +46,11 @@ def test_without_an_attacker_a_defence_stays_within_ten_points_of_tracking(name)
     assert accuracy(name, "dsgd" if name == "krum" else "dsgt") > accuracy("lower") - 0.1
 
 
+def test_gpd_as_it_comes_costs_at_most_two_points_without_an_attacker():
+    found = run(Experiment(model="mlp", rounds=25, eval_every=25)).summary()
+    assert found["test_accuracy"] > accuracy("lower") - 0.02
+
+
 @cache
 def accuracy(name, algorithm="dsgt"):
     experiment = Experiment(

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from purifl import Experiment, resume, run
-from purifl.comparison import experiments, run_or_continue
+from purifl.comparison import claim, experiments, run_or_continue
 from purifl.defenses import defenses
 from purifl.errors import ConfigError, RunError
 from purifl.runs import RunFolder
@@ -557,3 +557,44 @@ def test_a_disk_that_fills_up_ends_with_advice_and_can_be_resumed(tmp_path, monk
             run(experiment, tmp_path / "run")
     resumed = resume(tmp_path / "run")
     assert resumed.history == straight.history
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", b"5\n"),
+        ("events.jsonl", b"\xff\xfe\n"),
+        ("metrics.jsonl", b""),
+        ("metrics.jsonl", b"{}\n{}\n"),
+    ],
+)
+def test_a_damaged_finished_run_is_named(tmp_path, file, content):
+    run(Experiment(model="mlp", rounds=1), tmp_path / "run")
+    (tmp_path / "run" / file).write_bytes(content)
+    with pytest.raises(RunError, match=rf"{file} is damaged"):
+        RunFolder(tmp_path / "run").result()
+
+
+def test_a_run_that_diverges_is_stored_as_valid_json(tmp_path):
+    training = {"step_size": 1e9}
+    result = run(Experiment(defense="gpd-paper", model="mlp", rounds=6, training=training), tmp_path / "run")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    for name in ("result.json", "metrics.jsonl"):
+        for text in (tmp_path / "run" / name).read_text().strip().split("\n" if name.endswith("l") else "\0"):
+            json.loads(text, parse_constant=refuse)
+    assert result.summary()["tracking_error"] is None
+
+
+def test_a_comparison_never_writes_into_what_is_not_one(tmp_path):
+    (tmp_path / "mine" / "report").mkdir(parents=True)
+    (tmp_path / "mine" / "report" / "index.html").write_text("mine")
+    run(Experiment(model="mlp", rounds=1), tmp_path / "run")
+    for name in ("mine", "run"):
+        with pytest.raises(RunError, match="holds no comparison"):
+            claim(tmp_path / name)
+    claim(tmp_path / "new")
+    claim(tmp_path / "new")
+    assert (tmp_path / "mine" / "report" / "index.html").read_text() == "mine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import signal
 import sys
 from datetime import datetime
@@ -17,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from purifl.errors import ConfigError, PuriflError
+from purifl.glance import names
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
@@ -33,22 +35,28 @@ app.add_typer(data_app, name="data")
 err = Console(stderr=True)
 out_console = Console()
 
+
+def _one_of(kind: str, plural: str) -> str:
+    return f"One of {', '.join(names(kind, plural))}; see purifl list {plural}."
+
+
 Kind = Literal["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
 
 File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON; options override it.")]
-Name = Annotated[str | None, typer.Option(metavar="NAME")]
-DatasetOption = Annotated[str | None, typer.Option("--dataset", help="See: purifl list datasets.")]
-PartitionOption = Annotated[str | None, typer.Option("--partition", help="See: purifl list partitions.")]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("dataset", "datasets"))]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partition", "partitions"))]
 AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Concentration of the Dirichlet partitions.")]
-TopologyOption = Annotated[str | None, typer.Option("--topology", help="See: purifl list topologies.")]
+TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topology", "topologies"))]
 ClientsOption = Annotated[int | None, typer.Option("--clients", help="Number of clients, attackers included.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="See: purifl list models; or package.module:factory.")]
-AttackOption = Annotated[str | None, typer.Option("--attack", help="See: purifl list attacks.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help=_one_of("model", "models") + " Or package.module:factory.")
+]
+AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attack", "attacks"))]
 RatioOption = Annotated[float | None, typer.Option("--malicious-ratio", help="Share of malicious clients.")]
 LevelOption = Annotated[float | None, typer.Option("--malicious-level", help="How malicious they are, 0 to 1.")]
-DefenseOption = Annotated[str | None, typer.Option("--defense", help="See: purifl list defenses.")]
+DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defense", "defenses"))]
 DetectorOption = Annotated[
-    str | None, typer.Option("--detector", help="See: purifl list detectors; the defence's own if not given.")
+    str | None, typer.Option("--detector", help=_one_of("detector", "detectors") + " The defence's own if not given.")
 ]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to train.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes every draw.")]
@@ -91,6 +99,7 @@ def run_command(
     from purifl.runs import run
 
     experiment = Experiment.parse(settings)
+    _note_idle_options(ctx.params, experiment)
     folder = out or _new_folder(experiment, experiment.defense.name)
     result = _shown(experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round))
     _finish([result], folder, json_, result.summary())
@@ -145,16 +154,17 @@ def compare_command(
     attacking = settings.get("attack", {})
     if isinstance(attacking, dict):
         settings["attack"] = {"name": "backdoor-9"} | attacking
-    from purifl.comparison import experiments, run_or_continue
+    from purifl.comparison import claim, experiments, run_or_continue
 
     chosen = experiments(settings, defenses)
     folder = out or _new_folder(chosen[0], "compare")
+    claim(folder)
     results = [
         _shown(
             each,
             folder / each.defense.name,
             lambda on_round, each=each: run_or_continue(each, folder / each.defense.name, force, on_round),
-            again=f"the same command with --out {folder}",
+            again=f"the same command with --out {shlex.quote(str(folder))}",
         )
         for each in chosen
     ]
@@ -182,7 +192,7 @@ def list_command(
 
 @data_app.command("fetch")
 def fetch_command(
-    name: Annotated[str, typer.Argument(help="See: purifl list datasets.")],
+    name: Annotated[str, typer.Argument(help=_one_of("dataset", "datasets"))],
     mirror: Annotated[
         str | None, typer.Option(help="Base URL of a mirror laid out like the data folder.", metavar="URL")
     ] = None,
@@ -198,7 +208,7 @@ def fetch_command(
 
 
 @data_app.command("check")
-def check_command(name: Annotated[str, typer.Argument(help="See: purifl list datasets.")]) -> None:
+def check_command(name: Annotated[str, typer.Argument(help=_one_of("dataset", "datasets"))]) -> None:
     """Read a data set and say what was found."""
     from purifl.data.check import check
 
@@ -242,6 +252,14 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     for item in options["set_"] or []:
         set_path(settings, *_assignment(item))
     return settings
+
+
+def _note_idle_options(options: dict[str, Any], experiment: Experiment) -> None:
+    """Say so where an option has nothing to act on."""
+    given = [name for name in ("malicious_ratio", "malicious_level") if options[name] is not None]
+    if given and experiment.attack.name == "none":
+        idle = " and ".join("--" + name.replace("_", "-") for name in given)
+        err.print(f"[yellow]note:[/] nobody is malicious without --attack: {idle} does nothing")
 
 
 def _assignment(item: str) -> tuple[str, object]:

@@ -53,6 +53,16 @@ def possible(experiment: Experiment) -> None:
     experiment.defense.settle(Setting(hood, to_malicious, experiment.training))
 
 
+def claim(folder: Path) -> None:
+    """Mark a new or empty folder as a comparison's; refuse, before any training, one that holds anything else."""
+    RunFolder(folder).check_writable()
+    marker = folder / "comparison.json"
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        raise RunError(f"out: {folder} is not empty and holds no comparison; choose another")
+    folder.mkdir(parents=True, exist_ok=True)
+    marker.write_text('{"kind": "comparison"}\n')
+
+
 def run_or_continue(experiment: Experiment, out: Path, force: bool, on_round: OnRound) -> Result:
     """Run into ``out``, or take up what the same experiment left there."""
     if force or not RunFolder(out).begun:

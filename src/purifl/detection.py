@@ -16,10 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from purifl.neighbourhood import Neighbourhood
-from purifl.registry import Component, Registry
+from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
-
-_PAPER = "Li, Miao, Zhang, Yin: Gradient Purification, Frontiers of Computer Science 2025"
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
@@ -56,7 +54,7 @@ class NoDetection(Detector):
 class Consistency(Detector):
     """The paper's: trust falls with the distance of this round's γ to one's own."""
 
-    reference = _PAPER + ", Algorithm 2"
+    reference = PAPER + ", Algorithm 2"
 
     temperature: float = Field(1.0, gt=0, description="unit of the distance; 1 is the paper's rule")
 
@@ -69,7 +67,7 @@ class Consistency(Detector):
 class Similarity(Detector):
     """Trust falls as the direction of this round's γ turns away from one's own."""
 
-    reference = _PAPER + ", ablation; the rule is not printed there, the cosine is our reading"
+    reference = PAPER + ", ablation; the rule is not printed there, the cosine is our reading"
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
         """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""

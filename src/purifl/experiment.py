@@ -113,15 +113,14 @@ class Experiment(BaseModel):
             }
         )
         object.__setattr__(self, "training", training)
+        object.__setattr__(self, "defense", self.defense.for_rounds(self.rounds))
         object.__setattr__(self, "mixing", self.mixing or self.defense.mixing)
         object.__setattr__(self, "detector", self.detector or detectors.resolve(self.defense.detector))
         return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self.defense.check_rounds(self.rounds)
-        if self.defense.needs_tracking and self.training.algorithm == "dsgd":
-            raise ConfigError("training.algorithm", "dsgd", f"defense {self.defense.name!r} needs 'dsgt'")
+        self.defense.check_training(self.training)
         return self
 
     @field_validator("device")

@@ -140,8 +140,10 @@ class Federation:
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
-        weights, gamma = self.trust[~self.defended], self.gamma[: len(self.clients)]
-        return self._attackers.combine(weights, self.theta - self.step_size * gamma)
+        models = self.theta - self.step_size * self.gamma[: len(self.clients)]
+        finite = models.isfinite().all(1)
+        weights = torch.where(finite[self._attackers.cols], self.trust[~self.defended], 0)
+        return self._attackers.combine(self._attackers.normalise(weights), torch.where(finite[:, None], models, 0))
 
     def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
         """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
@@ -201,7 +203,10 @@ class Federation:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self._detector_state.items()}
             trust, scores = self.trust[self.defended], self.detector.scores(state, self.hood, gamma)
-            return trust if scores is None else self._lowered(trust, scores, self.cut)
+            if scores is None:
+                return trust
+            present = gamma.isfinite().all(1)[self.hood.cols]
+            return self._lowered(trust, torch.where(present, scores, 0), self.cut)
 
         return foresee
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from purifl.runs import OnRound
 from purifl.simulation import Row, Simulation
 
 _SECONDS_BETWEEN_LINES = 5.0
-OnRound = Callable[[Row, Simulation], None]
 
 
 @contextmanager

@@ -22,11 +22,13 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, Valid
 
 from purifl.errors import ConfigError, PuriflError, unknown_name
 
+PAPER = "Li, Miao, Zhang, Yin: Gradient Purification, Frontiers of Computer Science 2025"
+
 
 class Component(BaseModel):
     """Something chosen by name: its fields are its parameters, its docstring says what it is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
@@ -86,7 +88,6 @@ class Registry(Generic[C]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
             importlib.import_module(f"{self._package}.{module.name}")
@@ -95,6 +96,7 @@ class Registry(Generic[C]):
                 plugin.load()
             except Exception as error:
                 raise PuriflError(f"plug-in {plugin.name!r} ({plugin.value}) cannot be loaded: {error}") from error
+        self._loaded = True
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -138,7 +140,7 @@ class Registry(Generic[C]):
 def from_validation(error: ValidationError, where: str, model: type[BaseModel]) -> ConfigError:
     """The first thing pydantic found wrong, in our words: the field, the value and what is allowed."""
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
+    path = _field_path(model, first["loc"])
     field = ".".join([where, *path] if where else path)
     if first["type"] == "extra_forbidden":
         fields = _fields_at(model, path[:-1])
@@ -151,6 +153,19 @@ def from_validation(error: ValidationError, where: str, model: type[BaseModel]) 
         return ConfigError(field, None, f"{_called(model, where)} needs it")
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
     return ConfigError(field, first["input"], f"it {message}" if message.startswith("should") else message)
+
+
+def _field_path(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """The field that an error is about; what pydantic adds for the branches of a union is left out."""
+    path: list[str] = []
+    inside: type[BaseModel] | None = model
+    for part in loc:
+        if inside is not None or isinstance(part, int):
+            path.append(str(part))
+        field = inside.model_fields.get(str(part)) if inside is not None else None
+        annotation = field.annotation if field is not None else None
+        inside = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return path
 
 
 def _called(model: type[BaseModel], where: str) -> str:

@@ -89,6 +89,7 @@ class Result:
         names = ("dataset", "partition", "topology", "model", "attack", "defense", "detector")
         return {
             **{name: getattr(experiment, name).name for name in names},
+            "mixing": experiment.mixing,
             **{key: self.final[key] for key in keys},
             "detected_round": self.detected_round,
             "epsilon": self.epsilon,
@@ -137,13 +138,17 @@ class RunFolder:
 
     def check_free(self, force: bool = False) -> None:
         """Refuse, without touching anything, a place where a run must not or cannot be written."""
-        nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK)):
-            raise RunError(f"out: {self.path} cannot be written: {nearest} is not a writable folder")
+        self.check_writable()
         if self.begun and not force:
             raise RunError(f"out: {self.path} already holds {self._state()}")
         if self.path.exists() and not self.begun and any(e.suffix != ".new" for e in self.path.iterdir()):
             raise RunError(f"out: {self.path} is not empty and not a run folder; choose another")
+
+    def check_writable(self) -> None:
+        """Refuse a place that cannot be written."""
+        nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK)):
+            raise RunError(f"out: {self.path} cannot be written: {nearest} is not a writable folder")
 
     def _state(self) -> str:
         if self.finished:
@@ -180,18 +185,19 @@ class RunFolder:
         """Write a round's rows."""
         for name, rows in (("metrics.jsonl", [row]), ("events.jsonl", events)):
             with self._file(name).open("a") as out:
-                out.writelines(json.dumps(r) + "\n" for r in rows)
+                out.writelines(json.dumps(r, allow_nan=False) + "\n" for r in rows)
                 out.flush()
                 os.fsync(out.fileno())
 
     def rows(self, name: str, upto: int | None = None) -> list[Row]:
         """The complete rows of a .jsonl file, up to a round; a torn last line is left out."""
-        lines = self._file(name).read_text().split("\n")[:-1] if self._file(name).exists() else []
+        if not self._file(name).exists():
+            return []
         try:
-            rows = [json.loads(line) for line in lines]
-        except json.JSONDecodeError as error:
+            rows = [json.loads(line) for line in self._file(name).read_text().split("\n")[:-1]]
+            return [row for row in rows if row["round"] <= (math.inf if upto is None else upto)]
+        except (ValueError, TypeError, KeyError) as error:
             raise RunError(f"{self._file(name)} is damaged: {error}") from error
-        return [row for row in rows if upto is None or row["round"] <= upto]
 
     def rewind(self, upto: int) -> None:
         """Drop rows of rounds after ``upto``, which the next round will write again."""
@@ -218,10 +224,11 @@ class RunFolder:
             with safe_open(file, framework="pt") as stored:
                 meta = stored.metadata() or {}
                 state = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, OSError) as error:
+            made_by, seconds = json.loads(meta.get("experiment", "{}")), float(meta.get("seconds", 0))
+        except (SafetensorError, OSError, ValueError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
-        _same_experiment(json.loads(meta.get("experiment", "{}")), experiment, file)
-        return state, float(meta.get("seconds", 0))
+        _same_experiment(made_by, experiment, file)
+        return state, seconds
 
     def finish(self, result: Result) -> None:
         """Write the result, which marks the run as finished."""
@@ -232,7 +239,7 @@ class RunFolder:
             "histograms": result.histograms,
             "seconds": result.seconds,
         }
-        self._replace("result.json", json.dumps(stored, indent=1) + "\n")
+        self._replace("result.json", json.dumps(stored, indent=1, allow_nan=False) + "\n")
 
     def result(self) -> Result:
         """The stored result of a finished run."""
@@ -243,8 +250,11 @@ class RunFolder:
             kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._file('result.json')} is damaged: {error}") from error
-        history, events = self.rows("metrics.jsonl"), self.rows("events.jsonl")
-        return Result(self.experiment(), history=history, events=events, folder=self.path, **kept)
+        experiment, history, events = self.experiment(), self.rows("metrics.jsonl"), self.rows("events.jsonl")
+        if len(history) != experiment.rounds:
+            file = self._file("metrics.jsonl")
+            raise RunError(f"{file} is damaged: it has {len(history)} rows of {experiment.rounds}")
+        return Result(experiment, history=history, events=events, folder=self.path, **kept)
 
     def _replace(self, name: str, text: str) -> None:
         new = self._file(name + ".new")

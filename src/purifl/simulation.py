@@ -64,10 +64,10 @@ class Simulation:
         self.experiment = experiment
         n, seed = experiment.clients, experiment.seed
         device = _available(experiment.device)
-        graph, self.malicious = place(experiment)
         data = experiment.dataset.load()
         poison = experiment.attack.aim(data, stream(seed, "attack"))
         parts = experiment.partition.split(data.train.y.numpy(), n, stream(seed, "partition"))
+        graph, self.malicious = place(experiment)
         self.histograms = [data.train.y[part].bincount(minlength=data.classes).tolist() for part in parts]
         self.targets = Targets.of(data.test, poison, device)
 
@@ -132,7 +132,9 @@ class Simulation:
             hood.own_cols[hood.rows].tolist(), hood.senders.tolist(), values, federation.cut.tolist(), strict=True
         )
         return [
-            {"client": federation.clients[i].id, "neighbour": federation.clients[j].id, "trust": trust, "cut": cut}
+            finite(
+                {"client": federation.clients[i].id, "neighbour": federation.clients[j].id, "trust": trust, "cut": cut}
+            )
             for i, j, trust, cut in ends
             if i != j
         ]

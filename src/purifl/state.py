@@ -37,8 +37,3 @@ def load_into(state: State, saved: State, what: str) -> None:
 def prefixed(prefix: str, state: State) -> State:
     """The same tensors under ``prefix.key``."""
     return {f"{prefix}.{key}": tensor for key, tensor in state.items()}
-
-
-def unprefixed(prefix: str, state: State) -> State:
-    """The tensors whose key begins with ``prefix.``, without it."""
-    return {key[len(prefix) + 1 :]: tensor for key, tensor in state.items() if key.startswith(prefix + ".")}

@@ -166,7 +166,8 @@ class FromFile(Topology):
             )
         names = sorted(graph.nodes, key=lambda name: (not str(name).isdigit(), len(str(name)), str(name)))
         ordered: Graph = nx.empty_graph(clients)
-        ordered.add_edges_from((names.index(a), names.index(b)) for a, b in graph.edges)
+        position = {name: k for k, name in enumerate(names)}
+        ordered.add_edges_from((position[a], position[b]) for a, b in graph.edges)
         return ordered
 
     def _read(self) -> Graph:

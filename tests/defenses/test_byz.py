@@ -32,7 +32,7 @@ def by_hand(turn, defense):
     weights = {}
     for i, own, kept in rows_of(turn):
         length = math.sqrt(math.fsum(x[own] ** 2))
-        reach = defense.radius * math.exp(-defense.kappa * turn.round / defense.horizon) * length
+        reach = defense.radius * math.exp(-defense.kappa * turn.round / (defense.horizon or 50)) * length
         near = [j for j in kept if j != own and math.sqrt(math.fsum((x[own] - x[j]) ** 2)) <= reach]
         weights |= {(i, j): (1 - defense.own_share) / len(near) for j in near}
         weights[i, own] = defense.own_share if near else 1.0

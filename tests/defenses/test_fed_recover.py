@@ -185,5 +185,4 @@ def test_a_run_resumed_around_the_replay_is_the_same(saved_at):
 
 def test_a_run_longer_than_the_log_is_refused_before_it_starts():
     with pytest.raises(ConfigError, match=r"defense.horizon: 50 .* all 51 rounds"):
-        Experiment(defense="fed-recover", rounds=51)
-    assert Experiment(defense={"name": "fed-recover", "horizon": 51}, rounds=51).rounds == 51
+        Experiment(defense={"name": "fed-recover", "horizon": 50}, rounds=51)

@@ -73,7 +73,7 @@ class Backdoor(Attack):
 
 @attacks.register("backdoor-9")
 class Backdoor9(Backdoor):
-    """Backdoor with a nine-pixel trigger in a 5 × 3 patch (nine rare words in text)."""
+    """Backdoor with a nine-pixel trigger in a 5 × 3 patch (in text: six rare words, without three others)."""
 
     cells = NINE
 

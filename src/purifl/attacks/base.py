@@ -82,7 +82,8 @@ class View:
     @property
     def edges(self) -> Tensor:
         """(len(columns),) over which edge each private message goes."""
-        return (self.hood.cols == self.columns[:, None]).int().argmax(1)
+        order = self.hood.cols.argsort(stable=True)
+        return order[torch.searchsorted(self.hood.cols[order], self.columns)]
 
     @property
     def honest(self) -> Tensor:

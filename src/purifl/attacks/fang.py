@@ -15,6 +15,7 @@ from purifl.errors import ConfigError
 
 _SMALLEST = 1e-5
 _RADIUS = 0.01
+_FEWEST = 3  # benign messages for which Krum is defined
 
 
 @attacks.register("fang")
@@ -32,7 +33,8 @@ class Fang(MessageAttack):
 
         min_i Σ_{l among the k − 2 nearest to i} ‖γ_i − γ_l‖ / ((k − f − 1) √d)  +  max_i ‖γ_i‖ / √d
 
-    (with 1 for k − f − 1 where that is less: the attackers are then so many that Krum selects them anyway).
+    (with 1 for k − f − 1 where that is less: the attackers are then so many that Krum selects them anyway). Attackers
+    who see fewer than three benign messages behave honestly.
     """
 
     reference: ClassVar[str] = (
@@ -71,7 +73,8 @@ class Fang(MessageAttack):
         return near + share * (far - near)
 
     def _krum(self, view: View) -> Tensor:
-        _check(len(view.seen))
+        if len(view.seen) < _FEWEST:
+            return view.honest
         message = -_largest_selected(view.seen, view.mean.sign(), view.malicious) * view.mean.sign()
         direction = torch.randn(view.honest.shape, generator=view.rng, dtype=message.dtype)
         radius = _RADIUS * torch.rand(len(direction), 1, generator=view.rng, dtype=message.dtype) ** (1 / len(message))
@@ -81,9 +84,9 @@ class Fang(MessageAttack):
 
 def _check(benign: int) -> None:
     """Krum sums over the m − f − 2 nearest of m messages, m − f of them benign."""
-    if benign < 3:
+    if benign < _FEWEST:
         raise ConfigError(
-            "attack.form", "krum", f"Krum needs 3 benign messages, the attackers know of {benign}; use 'trim'"
+            "attack.form", "krum", f"Krum needs {_FEWEST} benign messages, the attackers know of {benign}; use 'trim'"
         )
 
 

@@ -87,6 +87,10 @@ class Setting:
         return int(counts.max()) if len(counts) else 0
 
 
+USUAL_ROUNDS = 50
+"""The paper's T, for defences that want to know the length of a run where nobody tells them."""
+
+
 class Defense(Component):
     """Averaging by the mixing weights, the base of every defence.
 
@@ -108,12 +112,17 @@ class Defense(Component):
 
     def settle(self, setting: Setting) -> Self:
         """This defence with what was left open filled in; a ConfigError says why it cannot work there."""
-        if self.needs_tracking and setting.training.algorithm == "dsgd":
-            raise ConfigError("training.algorithm", "dsgd", f"defense {self.name!r} needs 'dsgt'")
+        self.check_training(setting.training)
         return self
 
-    def check_rounds(self, rounds: int) -> None:
-        """Refuse a run of more rounds than the defence can take."""
+    def check_training(self, training: Training) -> None:
+        """Refuse to record what nobody tracks."""
+        if self.needs_tracking and training.algorithm == "dsgd":
+            raise ConfigError("training.algorithm", "dsgd", f"defense {self.name!r} needs 'dsgt'")
+
+    def for_rounds(self, rounds: int) -> Self:
+        """This defence for a run of that many rounds, where it matters; a ConfigError says why it cannot be."""
+        return self
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """What the defence remembers between rounds, all tensors. ``first`` holds θ⁰ and γ⁰."""

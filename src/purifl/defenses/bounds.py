@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from purifl.defenses.base import Defense, defenses
+from purifl.registry import PAPER
 
 
 @defenses.register("lower")
@@ -24,5 +25,5 @@ class Upper(Defense):
     each benign component trains alone.
     """
 
-    reference = "Li, Miao, Zhang, Yin: Gradient Purification, Frontiers of Computer Science 2025"
+    reference = PAPER
     knows_malicious = True

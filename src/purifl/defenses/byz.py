@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 from torch import Tensor
 
 from purifl.defenses import rules
-from purifl.defenses.base import Defense, Turn, defenses
+from purifl.defenses.base import USUAL_ROUNDS, Defense, Turn, defenses
 from purifl.state import State
 
 
@@ -32,11 +32,21 @@ class Byz(Defense):
     kappa: float = Field(1.0, ge=0, description="how fast the radius shrinks")
     own_share: float = Field(0.5, ge=0, le=1, description="a, the share of one's own vector in the result")
     on: Literal["gamma", "model"] = Field("gamma", description="what distances are measured on")
-    horizon: int = Field(50, ge=1, description="T, rounds over which the radius shrinks (to exp(−kappa) of it)")
+    horizon: int | None = Field(
+        None, ge=1, description="T, rounds over which the radius shrinks to exp(−kappa); those of the run, else 50"
+    )
+
+    def for_rounds(self, rounds: int) -> Self:
+        """T is the length of the run unless it was given."""
+        return self.model_copy(update={"horizon": self.horizon or rounds})
 
     def weigh(self, state: State, turn: Turn) -> Tensor:
         """Own share a, and the rest in equal parts for the accepted."""
         hood, x = turn.hood, turn.heard.gamma if self.on == "gamma" else turn.models
-        reach = self.radius * math.exp(-self.kappa * turn.round / self.horizon) * rules.norms(x[hood.own_cols])
+        reach = (
+            self.radius
+            * math.exp(-self.kappa * turn.round / (self.horizon or USUAL_ROUNDS))
+            * rules.norms(x[hood.own_cols])
+        )
         near = rules.distances(hood, x) <= reach[hood.rows]
         return rules.own_and_mean(turn, [edges[near[edges]] for edges in rules.kept_neighbours(turn)], self.own_share)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.defenses.base import Defense, Heard, Turn, defenses
+from purifl.defenses.base import USUAL_ROUNDS, Defense, Heard, Turn, defenses
 from purifl.errors import ConfigError, RunError
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
@@ -36,21 +38,23 @@ class FedRecover(Defense):
     detector = "consistency"
     final = True
 
-    horizon: int = Field(50, ge=1, description="rounds that the log can hold; a longer run stops with an error")
+    horizon: int | None = Field(None, ge=1, description="rounds that the log can hold; those of the run, else 50")
     buffer: int = Field(2, ge=1, description="differences that H̃ is estimated from")
 
-    def check_rounds(self, rounds: int) -> None:
+    def for_rounds(self, rounds: int) -> Self:
         """The log must hold them all."""
-        if rounds > self.horizon:
+        if self.horizon is not None and rounds > self.horizon:
             raise ConfigError("defense.horizon", self.horizon, f"the log must hold all {rounds} rounds")
+        return self.model_copy(update={"horizon": self.horizon or rounds})
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """An empty log; nobody cut, nobody about to replay."""
-        log = first.theta.new_zeros(self.horizon, *first.theta.shape)
+        capacity = self.horizon or USUAL_ROUNDS
+        log = first.theta.new_zeros(capacity, *first.theta.shape)
         return {
             "theta": log,
             "gamma": log.clone(),
-            "present": hood.to_self.new_zeros(self.horizon, len(hood.rows)),
+            "present": hood.to_self.new_zeros(capacity, len(hood.rows)),
             "rounds": torch.zeros((), dtype=torch.int64),
             "cut": torch.zeros_like(hood.to_self),
             "again": hood.to_self.new_zeros(len(hood.own)),
@@ -66,7 +70,7 @@ class FedRecover(Defense):
 
     def _log(self, state: State, heard: Heard) -> None:
         now = int(state["rounds"])
-        if now == self.horizon:
+        if now == len(state["theta"]):
             raise RunError(f"fed-recover's log is full after {now} rounds; set defense.horizon to the number of rounds")
         for key in ("theta", "gamma", "present"):
             state[key][now] = getattr(heard, key)

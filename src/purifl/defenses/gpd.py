@@ -12,9 +12,8 @@ from torch import Tensor
 from purifl.defenses.base import Defense, Heard, Turn, defenses
 from purifl.neighbourhood import Neighbourhood
 from purifl.records import add_differences, add_gradients
+from purifl.registry import PAPER
 from purifl.state import State
-
-_PAPER = "Li, Miao, Zhang, Yin: Gradient Purification, Frontiers of Computer Science 2025"
 
 
 def _edge_vectors(hood: Neighbourhood, gamma: Tensor) -> Tensor:
@@ -33,7 +32,7 @@ class GPDPaper(Defense):
     it all returns should its weight ever rise above the threshold again.
     """
 
-    reference = _PAPER + ", Algorithm 1"
+    reference = PAPER + ", Algorithm 1"
     detector = "consistency"
     mixing = "uniform"
     needs_tracking = True
@@ -59,7 +58,7 @@ class GPDPaper(Defense):
 class GPDText(GPDPaper):
     """The paper as its prose has it: once under the threshold, weight 0 and record cleared for good."""
 
-    reference = _PAPER + ", section text"
+    reference = PAPER + ", section text"
     final = True
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
@@ -89,7 +88,7 @@ class GPD(Defense):
     order the cuts were made. A cut is final and mutual: a neighbour that says it has cut me is cut too.
     """
 
-    reference = _PAPER + "; difference records, symmetric weights and history detection are purifl's"
+    reference = PAPER + "; difference records, symmetric weights and history detection are purifl's"
     detector = "history"
     needs_tracking = True
     final = True

@@ -27,7 +27,7 @@ class Lead(Defense):
     """
 
     reference = "Zhu, Roos, Chen: LeadFL, Client Self-Defense against Model Poisoning, ICML 2023; published code"
-    needs = "several mini-batches a round: training.gradient other than 'batch'"
+    needs = "several mini-batches a round (training.gradient other than batch); clients with one train plainly"
     detector = "consistency"
     mixing = "uniform"
 

@@ -31,7 +31,7 @@ class WBC(Defense):
     """
 
     reference = "Sun et al.: FL-WBC, Enhancing Robustness against Model Poisoning Attacks, NeurIPS 2021; published code"
-    needs = "several mini-batches a round: training.gradient other than 'batch'"
+    needs = "several mini-batches a round (training.gradient other than batch); clients with one train plainly"
     detector = "consistency"
     mixing = "uniform"
 
