@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from purifl.defenses import rules
 from purifl.defenses.bulyan import Bulyan
 from turns import (
-    DETECTORS,
-    TOPOLOGIES,
     assert_near,
-    check_agreement,
-    check_cut_mid_run,
-    check_deaf_to_the_cut,
-    check_sound,
-    check_with_detector,
     in_float64,
     outcome,
     refusal,
-    refused,
     rows_of,
     turn_of,
     turns,
@@ -93,37 +85,3 @@ def test_says_that_the_papers_setting_is_one_client_short():
     assert "11 clients" in text
     assert "at most f = 1" in text
     assert "it is defined for no f" in refusal(defense="bulyan", topology="star")
-
-
-# ---------------------------------------------------------------- what holds for every rule
-
-
-@given(DENSE)
-@settings(max_examples=60, deadline=None)
-def test_stays_between_what_is_kept(turn):
-    check_sound(Bulyan(assumed=1), turn)
-
-
-@given(DENSE, st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
-def test_what_is_not_kept_has_no_effect(turn, row):
-    check_deaf_to_the_cut(Bulyan(assumed=1), turn, row)
-
-
-@pytest.mark.parametrize("vector", [[0.0, 0.0], [1e30, -1e30], [1.0, 2.0]])
-def test_clients_that_agree_stay(vector):
-    check_agreement(Bulyan(assumed=0), vector)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_runs_or_refuses(topology):
-    assert refused("bulyan", topology) == ("defense.assumed" if topology in {"line", "ring", "star", "grid"} else None)
-
-
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_with_every_detector(detector):
-    check_with_detector("bulyan", detector)
-
-
-def test_neighbours_cut_in_mid_run():
-    check_cut_mid_run("bulyan")

@@ -3,7 +3,6 @@
 import math
 
 import networkx as nx
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,15 +10,7 @@ from hypothesis import strategies as st
 from purifl.defenses.byz import Byz
 from quadratics import federation, problem
 from turns import (
-    DETECTORS,
-    TOPOLOGIES,
-    check_agreement,
-    check_cut_mid_run,
-    check_deaf_to_the_cut,
-    check_sound,
-    check_with_detector,
     in_float64,
-    refused,
     rows_of,
     turn_of,
     turns,
@@ -70,37 +61,3 @@ def test_runs_with_the_papers_detector_and_weights_unless_told_otherwise():
     fed = federation(problem(), defense=Byz())
     assert fed.detector.name == "consistency"
     assert fed.mixing == "uniform"
-
-
-# ---------------------------------------------------------------- what holds for every rule
-
-
-@given(turns())
-@settings(max_examples=60, deadline=None)
-def test_stays_between_what_is_kept(turn):
-    check_sound(Byz(), turn)
-
-
-@given(turns(), st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
-def test_what_is_not_kept_has_no_effect(turn, row):
-    check_deaf_to_the_cut(Byz(), turn, row)
-
-
-@pytest.mark.parametrize("vector", [[0.0, 0.0], [1e30, -1e30], [1.0, 2.0]])
-def test_clients_that_agree_stay(vector):
-    check_agreement(Byz(), vector)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_runs_or_refuses(topology):
-    assert refused("byz", topology) is None
-
-
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_with_every_detector(detector):
-    check_with_detector("byz", detector)
-
-
-def test_neighbours_cut_in_mid_run():
-    check_cut_mid_run("byz")

@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from purifl.defenses.clipped_gossip import ClippedGossip
 from quadratics import federation, problem, steps, tracking_error
 from turns import (
-    DETECTORS,
     TOPOLOGIES,
     assert_near,
-    check_agreement,
-    check_cut_mid_run,
-    check_deaf_to_the_cut,
-    check_sound,
-    check_with_detector,
     graph_of,
     in_float64,
     outcome,
-    refused,
     rows_of,
     turn_of,
     turns,
@@ -86,37 +79,3 @@ def test_second_largest_distance():
     torch.testing.assert_close(tracked[0], torch.tensor([(1.0 - 2.0 + 2.0) / 4]))
     _, alone = outcome(ClippedGossip(), turn_of(nx.path_graph(2), gamma[:2]))
     assert alone.tolist() == [[0.5], [0.5]]
-
-
-# ---------------------------------------------------------------- what holds for every rule
-
-
-@given(turns())
-@settings(max_examples=60, deadline=None)
-def test_stays_between_what_is_kept(turn):
-    check_sound(ClippedGossip(), turn)
-
-
-@given(turns(), st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
-def test_what_is_not_kept_has_no_effect(turn, row):
-    check_deaf_to_the_cut(ClippedGossip(), turn, row)
-
-
-@pytest.mark.parametrize("vector", [[0.0, 0.0], [1e30, -1e30], [1.0, 2.0]])
-def test_clients_that_agree_stay(vector):
-    check_agreement(ClippedGossip(), vector)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_runs_or_refuses(topology):
-    assert refused("clipped-gossip", topology) is None
-
-
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_with_every_detector(detector):
-    check_with_detector("clipped-gossip", detector)
-
-
-def test_neighbours_cut_in_mid_run():
-    check_cut_mid_run("clipped-gossip")

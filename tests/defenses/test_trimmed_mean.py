@@ -10,18 +10,10 @@ from hypothesis import strategies as st
 from purifl.defenses.trimmed_mean import TrimmedMean
 from quadratics import federation, problem
 from turns import (
-    DETECTORS,
-    TOPOLOGIES,
     assert_near,
-    check_agreement,
-    check_cut_mid_run,
-    check_deaf_to_the_cut,
-    check_sound,
-    check_with_detector,
     in_float64,
     outcome,
     refusal,
-    refused,
     rows_of,
     turn_of,
     turns,
@@ -75,37 +67,3 @@ def test_says_before_it_begins_what_it_needs():
     assert "m ≥ 2f + 1 = 11" in text
     assert "at most f = 4" in text
     assert "client 0 hears m = 2" in refusal(defense={"name": "trimmed-mean", "assumed": 1}, topology="line")
-
-
-# ---------------------------------------------------------------- what holds for every rule
-
-
-@given(turns())
-@settings(max_examples=60, deadline=None)
-def test_stays_between_what_is_kept(turn):
-    check_sound(TrimmedMean(assumed=2), turn)
-
-
-@given(turns(), st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
-def test_what_is_not_kept_has_no_effect(turn, row):
-    check_deaf_to_the_cut(TrimmedMean(assumed=2), turn, row)
-
-
-@pytest.mark.parametrize("vector", [[0.0, 0.0], [1e30, -1e30], [1.0, 2.0]])
-def test_clients_that_agree_stay(vector):
-    check_agreement(TrimmedMean(assumed=2), vector)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_runs_or_refuses(topology):
-    assert refused("trimmed-mean", topology) == ("defense.assumed" if topology in {"line", "star"} else None)
-
-
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_with_every_detector(detector):
-    check_with_detector("trimmed-mean", detector)
-
-
-def test_neighbours_cut_in_mid_run():
-    check_cut_mid_run("trimmed-mean")

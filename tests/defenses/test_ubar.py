@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 from purifl.defenses.ubar import UBAR
 from quadratics import federation, problem, steps
 from turns import (
-    DETECTORS,
-    TOPOLOGIES,
-    check_agreement,
-    check_cut_mid_run,
-    check_deaf_to_the_cut,
-    check_sound,
-    check_with_detector,
     graph_of,
     in_float64,
     outcome,
-    refused,
     rows_of,
     turn_of,
     turns,
@@ -76,37 +68,3 @@ def test_losses_decide_among_the_near():
     turn = turn_of(nx.complete_graph(4), torch.zeros(4, 1), theta=models, losses=losses)
     assert UBAR(share=2 / 3).weigh({}, turn).tolist()[:4] == [0.5, 0.5, 0.0, 0.0]
     assert outcome(UBAR(share=2 / 3), turn)[0][0].item() == 0.5
-
-
-# ---------------------------------------------------------------- what holds for every rule
-
-
-@given(turns())
-@settings(max_examples=60, deadline=None)
-def test_stays_between_what_is_kept(turn):
-    check_sound(UBAR(share=0.7), turn)
-
-
-@given(turns(), st.integers(0, 8))
-@settings(max_examples=40, deadline=None)
-def test_what_is_not_kept_has_no_effect(turn, row):
-    check_deaf_to_the_cut(UBAR(share=0.7), turn, row)
-
-
-@pytest.mark.parametrize("vector", [[0.0, 0.0], [1e30, -1e30], [1.0, 2.0]])
-def test_clients_that_agree_stay(vector):
-    check_agreement(UBAR(share=0.7), vector)
-
-
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_runs_or_refuses(topology):
-    assert refused("ubar", topology) is None
-
-
-@pytest.mark.parametrize("detector", DETECTORS)
-def test_with_every_detector(detector):
-    check_with_detector("ubar", detector)
-
-
-def test_neighbours_cut_in_mid_run():
-    check_cut_mid_run("ubar")
