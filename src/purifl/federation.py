@@ -140,10 +140,12 @@ class Federation:
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
-        models = self.theta - self.step_size * self.gamma[: len(self.clients)]
+        models, weights = self.theta - self.step_size * self.gamma[: len(self.clients)], self.trust[~self.defended]
         finite = models.isfinite().all(1)
-        weights = torch.where(finite[self._attackers.cols], self.trust[~self.defended], 0)
-        return self._attackers.combine(self._attackers.normalise(weights), torch.where(finite[:, None], models, 0))
+        if not finite.all():
+            models = torch.where(finite[:, None], models, 0)
+            weights = self._attackers.normalise(torch.where(finite[self._attackers.cols], weights, 0))
+        return self._attackers.combine(weights, models)
 
     def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
         """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
