@@ -28,7 +28,7 @@ def main() -> float:
 
     with torch.no_grad():
         right: list[float] = [
-            (federation.trainer.use(federation.theta[k])(test.x).argmax(1) == test.y).float().mean().item()
+            (federation.engine.use(federation.theta[k])(test.x).argmax(1) == test.y).float().mean().item()
             for k in federation.benign
         ]
     cut = federation.hood.cols[federation.cut].tolist()

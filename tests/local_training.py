@@ -6,8 +6,9 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from purifl import Client, Samples, Training
+from purifl.engines import Loop, Work
 from purifl.randomness import stream
-from purifl.training import LocalTrainer
+from purifl.training import LocalRule
 
 CLIENT, ROUND, STEP, BATCH = 3, 7, 0.5, 4
 
@@ -22,17 +23,16 @@ def data(count=14, seed=0):
     return Samples(x, torch.randint(2, (count,), generator=rng))
 
 
-def trainer(defense=None, **options):
-    settings = {"batch_size": BATCH, "step_size": STEP} | options
-    rule = defense.local_rule() if defense is not None else None
-    return LocalTrainer(net, Training(**settings), 0, torch.device("cpu"), nn.functional.cross_entropy, rule)
+def work(clients, defense=None, factory=net, **options):
+    training = Training(**{"batch_size": BATCH, "step_size": STEP} | options)
+    rule = (defense.local_rule() if defense is not None else None) or LocalRule()
+    return Work(factory, clients, training, 0, torch.device("cpu"), nn.functional.cross_entropy, rule)
 
 
 def gradient(defense=None, samples=None, client=CLIENT, round_=ROUND, *, malicious=False, **options):
     """g of a client under a defence, at the initial model."""
-    local = trainer(defense, **options)
-    who = [Client(client, samples or data(), malicious=malicious)]
-    return local.gradients(local.initial(who), who, round_)[0]
+    engine = Loop(work([Client(client, samples or data(), malicious=malicious)], defense, **options))
+    return engine.gradients(engine.initial(), round_)[0]
 
 
 def generator():
@@ -42,7 +42,7 @@ def generator():
 def by_hand(after_step, samples=None):
     """(θ_start − θ_end)/λ of an epoch of torch.optim.SGD with ``after_step(model, optimiser, k, memory)``."""
     samples, model = samples or data(), net()
-    start = trainer().initial([Client(CLIENT, samples)])[0]
+    start = Loop(work([Client(CLIENT, samples)])).initial()[0]
     vector_to_parameters(start.clone(), model.parameters())
     optimiser, memory = torch.optim.SGD(model.parameters(), lr=STEP), {}
     order = stream(0, "batches", CLIENT, ROUND).permutation(len(samples.y))

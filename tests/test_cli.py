@@ -58,7 +58,7 @@ def _no_report(monkeypatch):
 
 @pytest.fixture
 def _no_training(monkeypatch):
-    monkeypatch.setattr("purifl.training.LocalTrainer.gradients", lambda *_: pytest.fail("began to train"))
+    monkeypatch.setattr("purifl.engines.Engine.gradients", lambda *_: pytest.fail("began to train"))
 
 
 @pytest.fixture

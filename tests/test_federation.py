@@ -67,7 +67,7 @@ def test_uniform_weights_on_a_star_find_the_optimum_weighted_by_degree():
 def test_dsgd_sends_plain_gradients():
     quad = problem(malicious=0)
     fed = Federation(
-        lambda: federation(quad).trainer.model,
+        lambda: federation(quad).engine.model,
         quad.clients,
         nx.complete_graph(10),
         defense=LOWER,

@@ -7,8 +7,9 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from purifl import Client, Samples, Training
+from purifl.engines import Loop, Stacked, Work
 from purifl.randomness import stream
-from purifl.training import LocalTrainer
+from purifl.training import LocalRule
 
 CPU = torch.device("cpu")
 
@@ -23,9 +24,20 @@ def data(count=10, seed=0):
     return Samples(x, torch.randint(2, (count,), generator=rng))
 
 
-def trainer(**options):
-    settings = {"batch_size": 4, "step_size": 0.5} | options
-    return LocalTrainer(linear, Training(**settings), 0, CPU, nn.functional.cross_entropy)
+@pytest.fixture(params=[Loop, Stacked], ids=lambda engine: engine.__name__)
+def train(request):
+    """g of each client at the common initial model, and that model."""
+
+    def gradients(clients, round_=7, **options):
+        training = Training(**{"batch_size": 4, "step_size": 0.5} | options)
+        engine = request.param(Work(linear, clients, training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+        theta = engine.initial()
+        before = theta.clone()
+        found = engine.gradients(theta, round_)
+        assert torch.equal(theta, before)  # a walk never changes where it starts
+        return found, theta[0]
+
+    return gradients
 
 
 def sgd(theta, batches, step):
@@ -48,64 +60,56 @@ def batches_of(samples, size, orders):
     ]
 
 
-def theta_of(local):
-    return local.initial([Client(0, data())])[0]
-
-
 @pytest.mark.parametrize(("kind", "divisor"), [("epoch-sum", 1), ("epoch-mean", 3)])
-def test_an_epoch_is_a_pass_over_all_data_in_batches(kind, divisor):
-    local, samples = trainer(gradient=kind), data(10)
-    theta = theta_of(local)
-    found = local.gradients(theta[None], [Client(3, samples)], 7)[0]
+def test_an_epoch_is_a_pass_over_all_data_in_batches(train, kind, divisor):
+    samples = data(10)
+    found, theta = train([Client(3, samples)], gradient=kind)
     end = sgd(theta, batches_of(samples, 4, [stream(0, "batches", 3, 7).permutation(10)]), 0.5)
-    torch.testing.assert_close(found, (theta - end) / 0.5 / divisor)
+    torch.testing.assert_close(found[0], (theta - end) / 0.5 / divisor)
 
 
-def test_fixed_steps_go_around_small_data_again():
-    local, samples = trainer(gradient="steps", local_steps=5), data(6)
-    theta = theta_of(local)
+@pytest.mark.parametrize("kind", ["epoch-sum", "epoch-mean"])
+def test_clients_of_all_sizes_train_side_by_side(train, kind):
+    sizes = [3, 11, 1, 8, 4]
+    found, theta = train([Client(k, data(size, k)) for k, size in enumerate(sizes)], gradient=kind)
+    for k, size in enumerate(sizes):
+        batches = batches_of(data(size, k), 4, [stream(0, "batches", k, 7).permutation(size)])
+        divisor = len(batches) if kind == "epoch-mean" else 1
+        torch.testing.assert_close(found[k], (theta - sgd(theta, batches, 0.5)) / 0.5 / divisor)
+
+
+def test_fixed_steps_go_around_small_data_again(train):
+    samples = data(6)
+    found, theta = train([Client(3, samples)], gradient="steps", local_steps=5)
     rng = stream(0, "batches", 3, 7)
     batches = batches_of(samples, 4, [rng.permutation(6) for _ in range(3)])[:5]
     assert [len(batch.y) for batch in batches] == [4, 2, 4, 2, 4]
-    found = local.gradients(theta[None], [Client(3, samples)], 7)[0]
-    torch.testing.assert_close(found, (theta - sgd(theta, batches, 0.5)) / 0.5)
+    torch.testing.assert_close(found[0], (theta - sgd(theta, batches, 0.5)) / 0.5)
 
 
-def test_one_mini_batch_is_its_gradient():
-    local, samples = trainer(gradient="batch"), data(10)
-    theta = theta_of(local)
+def test_one_mini_batch_is_its_gradient(train):
+    samples = data(10)
+    found, theta = train([Client(3, samples)], gradient="batch")
     batch = samples.at(torch.from_numpy(stream(0, "batches", 3, 7).permutation(10)[:4]))
-    found = local.gradients(theta[None], [Client(3, samples)], 7)[0]
-    torch.testing.assert_close(found, theta - sgd(theta, [batch], 1.0))
+    torch.testing.assert_close(found[0], theta - sgd(theta, [batch], 1.0))
 
 
-def test_the_local_step_may_differ_from_the_common_one():
-    local, samples = trainer(gradient="epoch-sum", local_step_size=0.1), data(10)
-    theta = theta_of(local)
-    found = local.gradients(theta[None], [Client(3, samples)], 7)[0]
+def test_the_local_step_may_differ_from_the_common_one(train):
+    samples = data(10)
+    found, theta = train([Client(3, samples)], gradient="epoch-sum", local_step_size=0.1)
     end = sgd(theta, batches_of(samples, 4, [stream(0, "batches", 3, 7).permutation(10)]), 0.1)
-    torch.testing.assert_close(found, (theta - end) / 0.1)
+    torch.testing.assert_close(found[0], (theta - end) / 0.1)
 
 
-def test_a_client_smaller_than_the_batch_uses_all_its_data():
-    local, samples = trainer(gradient="batch", batch_size=99), data(5)
-    theta = theta_of(local)
-    found = local.gradients(theta[None], [Client(0, samples)], 0)[0]
-    torch.testing.assert_close(found, theta - sgd(theta, [samples], 1.0))
+def test_a_client_smaller_than_the_batch_uses_all_its_data(train):
+    samples = data(5)
+    found, theta = train([Client(0, samples)], gradient="batch", batch_size=99)
+    torch.testing.assert_close(found[0], theta - sgd(theta, [samples], 1.0))
 
 
 @pytest.mark.parametrize("level", [0.0, 0.3, 1.0])
-def test_a_malicious_gradient_is_mixed_by_its_level(level):
-    local, own, poisoned = trainer(), data(10), Samples(data(10).x, torch.ones(10, dtype=torch.int64))
-    theta = theta_of(local)[None]
-    honest, evil = (local.gradients(theta, [Client(2, samples)], 1) for samples in (own, poisoned))
-    found = local.gradients(theta, [Client(2, own, poisoned, level)], 1)
-    torch.testing.assert_close(found, (1 - level) * honest + level * evil)
-
-
-def test_theta_itself_is_never_changed():
-    local = trainer()
-    theta = theta_of(local)[None]
-    before = theta.clone()
-    local.gradients(theta, [Client(0, data())], 0)
-    assert torch.equal(theta, before)
+def test_a_malicious_gradient_is_mixed_by_its_level(train, level):
+    own, poisoned = data(10), Samples(data(10).x, torch.ones(10, dtype=torch.int64))
+    (honest, _), (evil, _) = (train([Client(2, samples)]) for samples in (own, poisoned))
+    found, _ = train([Client(0, own), Client(2, own, poisoned, level), Client(1, own)])
+    torch.testing.assert_close(found[1], ((1 - level) * honest + level * evil)[0])

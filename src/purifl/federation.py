@@ -15,11 +15,12 @@ from purifl.data.base import MapDataset
 from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
 from purifl.detection import Detector, detectors, lower_trust
+from purifl.engines import EngineName, Work, engine_for
 from purifl.errors import ConfigError
 from purifl.randomness import stream
 from purifl.state import State, load_into, prefixed
 from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
-from purifl.training import Client, LocalTrainer, Loss, ModelFactory, Training
+from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
 
 
 class Federation:
@@ -41,6 +42,7 @@ class Federation:
         device: Where to compute.
         loss: Of a batch's outputs and labels, a mean over the batch.
         attack: How malicious clients craft their messages, if they do.
+        engine: How local training is computed; see :func:`purifl.engines.engine_for`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Federation:
         device: torch.device | str = "cpu",
         loss: Loss = cross_entropy,
         attack: MessageAttack | None = None,
+        engine: EngineName = "auto",
     ) -> None:
         self.mixing: Mixing = mixing or (defense or GPD()).mixing
         self.training, self.seed = _with_sizes(training or Training()), seed
@@ -66,7 +69,8 @@ class Federation:
         self._connect()
         self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training))
         self.detector = detector or detectors.resolve(self.defense.detector)
-        self.trainer = LocalTrainer(model, self.training, seed, self.device, loss, self.defense.local_rule())
+        rule = self.defense.local_rule() or LocalRule()
+        self.engine = engine_for(engine, Work(model, self.clients, self.training, seed, self.device, loss, rule))
         self._begin()
 
     def _connect(self) -> None:
@@ -93,8 +97,8 @@ class Federation:
     def _begin(self) -> None:
         """θ_i⁰; γ_i⁰ = g_i⁰ = ∇L_i(θ_i⁰); w_ij⁰ = 1/|N_i|; no records."""
         self.round = 0
-        self.theta = self.trainer.initial(self.clients)
-        self.gradient = self.trainer.gradients(self.theta, self.clients, 0)
+        self.theta = self.engine.initial()
+        self.gradient = self.engine.gradients(self.theta, 0)
         self.gamma = self.gradient[self.hood.owner]
         self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
         self.cut = torch.zeros_like(self.hood.to_self)
@@ -111,7 +115,7 @@ class Federation:
         theta = torch.empty_like(self.theta)
         theta[self.benign] = self._unless_diverged(heard, self.defense.mix(self._defense_state, turn))
         theta[self.malicious] = self._malicious_mix()
-        gradient = self.trainer.gradients(theta, self.clients, self.round + 1)
+        gradient = self.engine.gradients(theta, self.round + 1)
 
         gamma = gradient[self.hood.owner]
         if self.training.algorithm == "dsgt":
@@ -155,7 +159,7 @@ class Federation:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""
         ends = zip(self.hood.rows.tolist(), self.hood.cols.tolist(), strict=True)
         return torch.stack(
-            [self.trainer.batch_loss(models[j], self.clients[self.benign[i]], self.round) for i, j in ends]
+            [self.engine.batch_loss(models[j], self.clients[self.benign[i]], self.round) for i, j in ends]
         )
 
     def _detect(self, heard: Heard, trust: Tensor, cut: Tensor) -> Tensor:

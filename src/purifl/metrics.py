@@ -13,8 +13,6 @@ from purifl.data import Samples
 from purifl.federation import Federation
 from purifl.topology import Graph
 
-_BATCH = 2000
-
 
 @dataclass(frozen=True)
 class Targets:
@@ -35,28 +33,14 @@ class Targets:
         return cls(test.to(device), poison.probe.to(device), poison.genuine.to(device))
 
 
-@torch.no_grad()
-def hits(federation: Federation, samples: Samples) -> Tensor:
-    """(b, len(samples)) whether each benign client's own model gives each sample its label.
-
-    A model that is no longer finite is right about nothing.
-    """
-    rows = []
-    for k in federation.benign:
-        model = federation.trainer.use(federation.theta[k].clone()).eval()
-        logits = torch.cat([model(part) for part in torch.split(samples.x, _BATCH)])
-        right = (logits.argmax(1) == samples.y) & logits.isfinite().all(1)
-        rows.append(right)
-    return torch.stack(rows)
-
-
 def accuracies(federation: Federation, targets: Targets) -> dict[str, object]:
     """Test and attack accuracy over the benign clients' own models.
 
     ``attack_accuracy`` leaves out inputs that truly have the attacker's label, so that an honest model
     scores about 0; ``attack_accuracy_all`` counts them, as some papers do.
     """
-    each = hits(federation, targets.test).float().mean(1)
+    theta = federation.theta[federation.benign]
+    each = federation.engine.hits(theta, targets.test).float().mean(1)
     row: dict[str, object] = {
         "test_accuracy": each.mean().item(),
         "test_accuracy_min": each.min().item(),
@@ -68,7 +52,7 @@ def accuracies(federation: Federation, targets: Targets) -> dict[str, object]:
         "attack_accuracy_all": None,
     }
     if targets.probe is not None and targets.genuine is not None:
-        fooled = hits(federation, targets.probe).float()
+        fooled = federation.engine.hits(theta, targets.probe).float()
         row["attack_accuracy"] = fooled[:, ~targets.genuine].mean().item()
         row["attack_accuracy_all"] = fooled.mean().item()
     return row

@@ -7,14 +7,14 @@ import scipy.stats
 import torch
 from torch import nn
 
-from local_training import BATCH, CLIENT, ROUND, STEP, by_hand, data, generator, gradient, is_weight, net, trainer
+from local_training import BATCH, CLIENT, ROUND, STEP, by_hand, data, generator, gradient, is_weight, net, work
 from purifl import Client, Experiment, Samples, Training, run
 from purifl.defenses import defenses, ldp
 from purifl.defenses.ldp import LDP, laplace
 from purifl.errors import ConfigError
 from purifl.models import models
 from purifl.randomness import stream
-from purifl.training import LocalTrainer
+from purifl.engines import Loop
 
 NOISY = LDP(scale=0.1)
 
@@ -39,7 +39,7 @@ def test_laplace_equals_a_loop_by_hand():
 
 
 def test_the_noise_is_laplacian():
-    drawn = laplace(torch.empty(20_000), 0.3, torch.Generator().manual_seed(0))
+    drawn = laplace(torch.empty(1, 20_000), 0.3, [torch.Generator().manual_seed(0)])[0]
     assert scipy.stats.kstest(drawn.numpy(), scipy.stats.laplace(0, 0.3).cdf).pvalue > 0.01
 
 
@@ -60,7 +60,7 @@ def test_a_single_mini_batch_is_shaken_too():
     noise = torch.zeros(len(is_weight()), dtype=torch.float64)
     draws = generator()
     noise[is_weight()] = torch.cat(
-        [laplace(p, 0.1, draws).flatten() for name, p in net().named_parameters() if "weight" in name]
+        [laplace(p[None], 0.1, [draws]).flatten() for name, p in net().named_parameters() if "weight" in name]
     )
     torch.testing.assert_close(gradient(NOISY, gradient="batch"), gradient(gradient="batch") - noise)
 
@@ -89,8 +89,9 @@ def test_malicious_clients_train_as_they_like(defense):
 
 def per_example_by_hand(clip, noise):
     """One mini-batch, example by example."""
-    samples, local = data(), trainer()
-    model = local.use(local.initial([Client(CLIENT, samples)])[0])
+    samples = data()
+    local = Loop(work([Client(CLIENT, samples)]))
+    model = local.use(local.initial()[0])
     total = [torch.zeros_like(p) for p in model.parameters()]
     for k in stream(0, "batches", CLIENT, ROUND).permutation(len(samples.y))[:BATCH]:
         loss = nn.functional.cross_entropy(model(samples.x[k][None]), samples.y[k][None])
@@ -115,15 +116,9 @@ def test_dp_sgd_equals_a_loop_over_examples(clip, noise, chunk, monkeypatch):
 def test_per_example_gradients_of_every_model(name):
     """Unclipped and noiseless they average to the mini-batch's gradient."""
     shape = (3, 16, 16)
-    local = LocalTrainer(
-        lambda: models.resolve(name).build(shape, 4),
-        Training(batch_size=2, step_size=0.1),
-        0,
-        torch.device("cpu"),
-        nn.functional.cross_entropy,
-    )
-    local.model.eval()
     batch = Samples(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3]))
+    local = Loop(work([Client(0, batch)], factory=lambda: models.resolve(name).build(shape, 4)))
+    local.model.eval()
     rule = private(clip=1e9, noise=0).local_rule()
     found, expected = rule.gradient(local, batch, torch.Generator()), local.batch_gradient(batch)
     for ours, plain in zip(found, expected, strict=True):
@@ -134,16 +129,13 @@ def test_dropout_is_drawn_for_each_example_and_fixed_by_the_seed():
     def dropping():
         return nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5), nn.Linear(50, 2)).double()
 
+    def found(samples):
+        engine = Loop(work([Client(0, samples)], private(noise=0), dropping))
+        return engine.gradients(engine.initial(), 0)
+
     samples = Samples(data().x[:1].repeat(4, 1), data().y[:1].repeat(4))
-    local = LocalTrainer(
-        dropping, Training(batch_size=4, step_size=0.1), 0, torch.device("cpu"), nn.functional.cross_entropy,
-        private(noise=0).local_rule(),
-    )  # fmt: skip
-    clients = [Client(0, samples)]
-    theta = local.initial(clients)
-    assert torch.equal(local.gradients(theta, clients, 0), local.gradients(theta, clients, 0))
-    single = [Client(0, samples.at([0]))]
-    assert not torch.equal(local.gradients(theta, clients, 0), local.gradients(theta, single, 0))
+    assert torch.equal(found(samples), found(samples))
+    assert not torch.equal(found(samples), found(samples.at([0])))
 
 
 # ---------------------------------------------------------------- ε

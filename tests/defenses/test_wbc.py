@@ -19,7 +19,7 @@ def test_it_equals_a_loop_by_hand():
     def shake(model, optimiser, k, memory):
         for name, p in model.named_parameters():
             if "weight" in name and k > 0:
-                noise = laplace(p, 0.1, draws)
+                noise = laplace(p[None], 0.1, [draws])[0]
                 still = (p.grad - memory[name]).abs() <= noise.abs()
                 p.data += STEP * torch.where(still, noise, 0)
                 kept.append(still.double().mean().item())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from pydantic import Field
@@ -15,7 +15,10 @@ from torch.func import functional_call, grad, vmap
 from purifl.data import Samples
 from purifl.defenses.base import Defense, Setting, defenses
 from purifl.errors import ConfigError
-from purifl.training import LocalRule, LocalTrainer, Training, Walk
+from purifl.training import LocalRule, Training, Walk
+
+if TYPE_CHECKING:
+    from purifl.engines.loop import Loop
 
 _CHUNK = 1 << 24  # numbers of per-example gradients held at once
 
@@ -92,10 +95,12 @@ def _batches(training: Training, size: int) -> int:
     return training.local_steps if training.gradient == "steps" else -(-size // _batch_size(training, size))
 
 
-def laplace(like: Tensor, scale: float, generator: torch.Generator) -> Tensor:
-    """Laplace(0, ``scale``) in the shape of ``like``: the difference of two exponentials."""
-    draws = torch.empty(2, *like.shape, dtype=like.dtype, device=like.device).exponential_(generator=generator)
-    return scale * (draws[0] - draws[1])
+def laplace(like: Tensor, scale: float, generators: Sequence[torch.Generator]) -> Tensor:
+    """Laplace(0, ``scale``) in the shape of ``like``: the difference of two exponentials, drawn row by row."""
+    draws = like.new_empty(len(like), 2, *like.shape[1:])
+    for each, generator in zip(draws, generators, strict=True):
+        each.exponential_(generator=generator)
+    return scale * (draws[:, 0] - draws[:, 1])
 
 
 def weights(walk: Walk) -> Iterator[int]:
@@ -114,7 +119,7 @@ class ShakenWeights(LocalRule):
         if walk.batch == 0 and not walk.alone:
             return
         for k in weights(walk):
-            walk.params[k].add_(laplace(walk.params[k], self.scale, walk.generator), alpha=walk.step)
+            walk.params[k].add_(laplace(walk.params[k], self.scale, walk.generators), alpha=walk.step)
 
 
 class PrivateGradients(LocalRule):
@@ -123,22 +128,22 @@ class PrivateGradients(LocalRule):
     def __init__(self, clip: float, noise: float) -> None:
         self.clip, self.noise = clip, noise
 
-    def gradient(self, trainer: LocalTrainer, batch: Samples, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def gradient(self, engine: Loop, batch: Samples, generator: torch.Generator) -> tuple[Tensor, ...]:
         """(Σ_k clip(g_k) + N(0, (noise · clip)²)) / B."""
-        params = {name: p.detach() for name, p in trainer.model.named_parameters() if p.requires_grad}
+        params = {name: p.detach() for name, p in engine.model.named_parameters() if p.requires_grad}
         totals = {name: torch.zeros_like(p) for name, p in params.items()}
         at_once = max(1, _CHUNK // sum(p.numel() for p in params.values()))
         for x, y in zip(torch.split(batch.x, at_once), torch.split(batch.y, at_once), strict=True):
-            for name, part in self._clipped_sum(trainer, params, x, y).items():
+            for name, part in self._clipped_sum(engine, params, x, y).items():
                 totals[name] += part
         spread = self.noise * self.clip
         return tuple((total + spread * _gaussian(total, generator)) / len(batch.y) for total in totals.values())
 
-    def _clipped_sum(self, trainer: LocalTrainer, params: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def _clipped_sum(self, engine: Loop, params: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Σ_k g_k min(1, clip / ‖g_k‖)."""
 
         def loss(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return trainer.loss(functional_call(trainer.model, params, (x[None],)), y[None])
+            return engine.work.loss(functional_call(engine.model, params, (x[None],)), y[None])
 
         each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(params, x, y)
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in each.values()]).norm(dim=0)

@@ -66,9 +66,10 @@ class SecondStep(LocalRule):
 
     @staticmethod
     def _direction(walk: Walk, k: int) -> Tensor:
-        """v/‖v‖, or 0 where v = 0."""
+        """v/‖v‖ of each client, or 0 where v = 0."""
         assert walk.before is not None
         params, gradients = walk.before
         v = walk.params[k] - params[k] - gradients[k] - walk.step
-        unit: Tensor = v / v.norm().clamp(min=torch.finfo(v.dtype).tiny)
+        norms = torch.linalg.vector_norm(v, dim=list(range(1, v.dim())), keepdim=True)
+        unit: Tensor = v / norms.clamp(min=torch.finfo(v.dtype).tiny)
         return unit

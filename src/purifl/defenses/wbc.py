@@ -60,6 +60,6 @@ class WhiteBlood(LocalRule):
         if walk.before is None:
             return
         for k in weights(walk):
-            noise = laplace(walk.params[k], self.scale, walk.generator)
+            noise = laplace(walk.params[k], self.scale, walk.generators)
             change = walk.gradient[k] - walk.before[1][k]
             walk.params[k].add_(noise * (change.abs() <= noise.abs()), alpha=walk.step)

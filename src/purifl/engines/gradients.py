@@ -1,0 +1,161 @@
+"""Gradients of many clients' mini-batches in one call, recorded as a CUDA graph where there is CUDA."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from purifl.data import Samples
+from purifl.engines.base import Work
+
+_KEPT = 2  # recordings kept for later runs; each holds the memory of a step
+
+
+class NotStackableError(Exception):
+    """A model, loss or rule that cannot be computed for many clients in one call; says why."""
+
+
+Recording: TypeAlias = tuple[torch.cuda.CUDAGraph, list[Tensor]]
+
+
+class StackedGradients:
+    """∇L of up to ``capacity`` clients' mini-batches of up to ``width`` samples each.
+
+    Mini-batches and parameters are put into buffers that stay where they are, which is what a recorded graph reads.
+
+    Args:
+        work: Whose loss and device to use, and one of whose clients' data to take shapes from.
+        model: Only its structure is used, and what it has besides trainable parameters.
+        capacity: Clients at once.
+        width: B, samples in the largest mini-batch.
+    """
+
+    def __init__(self, work: Work, model: nn.Module, capacity: int, width: int) -> None:
+        self._model, self._loss, self._precision = model, work.loss, "tf32x3"
+        like, device = work.clients[0].data, work.device
+        self._x = torch.zeros(capacity, width, *like.x.shape[1:], dtype=like.x.dtype, device=device)
+        self._y = torch.zeros(capacity, width, dtype=like.y.dtype, device=device)
+        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        self.params = {name: p.expand(capacity, *p.shape).clone() for name, p in trained.items()}
+        self._weights = next(iter(trained.values())).new_zeros(capacity, width)
+        self._fixed = {
+            name: tensor.detach().clone()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+            if name not in trained
+        }
+        self._recordings: dict[int, Recording] = {}
+        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._try(work)
+
+    def _try(self, work: Work) -> None:
+        """See, before anybody relies on it, whether the model can be stacked at all."""
+        if any(isinstance(module, _BatchNorm) for module in self._model.modules()):
+            raise NotStackableError("batch normalisation mixes a mini-batch's samples with those that fill it up")
+        try:
+            self._compute(1)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise NotStackableError(str(error).strip().split("\n")[0]) from error
+
+    def load(self, theta: Tensor, model: nn.Module) -> list[Tensor]:
+        """Put in the parameters of len(theta) clients, and return them as views, to be walked on."""
+        own = dict((*model.named_parameters(), *model.named_buffers()))
+        for name, tensor in self._fixed.items():
+            tensor.copy_(own[name])
+        sizes = [p[0].numel() for p in self.params.values()]
+        views = [p[: len(theta)] for p in self.params.values()]
+        for view, part in zip(views, theta.split(sizes, 1), strict=True):
+            view.copy_(part.view_as(view))
+        return views
+
+    def feed(self, pool: Samples, index: Tensor, weights: Tensor) -> None:
+        """Put in the mini-batches ``index`` (A, B) of ``pool``, and each sample's weight in the loss."""
+        active, flat = len(index), index.reshape(-1)
+        torch.index_select(pool.x, 0, flat, out=self._x[:active].flatten(0, 1))
+        torch.index_select(pool.y, 0, flat, out=self._y[:active].flatten(0, 1))
+        self._weights[:active] = weights
+
+    def __call__(self, active: int) -> list[Tensor]:
+        """(active, ...) the gradient for each parameter; valid until the next call."""
+        if self._memory is None:
+            return self._compute(active)
+        if active not in self._recordings:
+            self._recordings[active] = self._record(active)
+        graph, gradients = self._recordings[active]
+        graph.replay()
+        return gradients
+
+    def _record(self, active: int) -> Recording:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._compute(active)  # compiles kernels and sets up libraries, which a recording must not
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            gradients = self._compute(active)
+        return graph, gradients
+
+    def _compute(self, active: int) -> list[Tensor]:
+        params = {name: p[:active] for name, p in self.params.items()}
+        batch = (self._x[:active], self._y[:active], self._weights[:active])
+        self._model.train()
+        found: dict[str, Tensor] = vmap(grad(self._mean_loss))(params, *batch)
+        return [g.contiguous() for g in found.values()]
+
+    def _mean_loss(self, params: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Σ_k weight_k L(x_k, y_k) of one client."""
+        outputs = self._outputs(params, x)
+        each = vmap(lambda output, label: self._loss(output[None], label[None]))(outputs, y)
+        total: Tensor = (each * weights).sum()
+        return total
+
+    def _outputs(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
+        with self._layers():
+            outputs: Tensor = functional_call(self._model, params | self._fixed, (x,))
+        return outputs
+
+    def outputs(self, count: int, x: Tensor) -> Tensor:
+        """(count, len(x), ...) what the first ``count`` clients' models say about the same samples."""
+        params = {name: p[:count] for name, p in self.params.items()}
+        self._model.eval()
+        outputs: Tensor = vmap(lambda params: self._outputs(params, x))(params)
+        return outputs
+
+    def _layers(self) -> AbstractContextManager[object]:
+        if self._memory is None or find_spec("triton") is None:
+            return nullcontext()
+        from purifl.engines.layers import StackedLayers  # noqa: PLC0415 - Triton exists only where CUDA does
+
+        return StackedLayers(self._precision)
+
+
+_recordings = threading.local()
+
+
+def recorded(work: Work, model: nn.Module, capacity: int, width: int) -> StackedGradients:
+    """Gradients for this work: those of an earlier run with the same model where there was one in this thread.
+
+    Recording takes longer than many runs' rounds. Runs share it if their models come from equal factories that
+    say so by a ``key``; any other factory's models may differ in more than their parameters.
+    """
+    key: Hashable = getattr(work.factory, "key", None)
+    if key is None:
+        return StackedGradients(work, model, capacity, width)
+    like = work.clients[0].data
+    key = (key, work.loss, work.device, like.x.shape[1:], like.x.dtype, capacity, width)
+    kept: OrderedDict[Hashable, StackedGradients] = _recordings.__dict__.setdefault("kept", OrderedDict())
+    if key not in kept:
+        kept[key] = StackedGradients(work, model, capacity, width)
+    kept.move_to_end(key)
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
+    return kept[key]

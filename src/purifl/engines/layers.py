@@ -1,0 +1,223 @@
+"""Convolutions and max-pooling for many clients at once, in place of torch's where a model calls them.
+
+``vmap`` turns a convolution whose weights differ from client to client into a grouped one, for which libraries
+have no fast kernel in full precision. Within :class:`StackedLayers` those calls go to our kernels instead; what
+they do not cover (dilation, groups, overlapping windows, other dtypes) stays with torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+from torch.overrides import TorchFunctionMode
+
+from purifl.engines import kernels
+
+Dims = Sequence[int | None]
+
+
+class StackedLayers(TorchFunctionMode):
+    """Within it, ``conv2d`` and ``max_pool2d`` of what ``vmap`` runs over use the kernels for many clients."""
+
+    def __init__(self, precision: str) -> None:
+        super().__init__()
+        self.precision = precision
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 - the protocol's own types
+        """Our layer where it applies, torch's otherwise."""
+        kwargs = kwargs or {}
+        if func is torch.conv2d and (given := _plain_convolution(*args, **kwargs)):
+            x, weight, bias, stride, padding = given
+            if bias is None:
+                bias = weight.new_zeros(len(weight))
+            return _Convolution.apply(x, weight, bias, stride, padding, self.precision)
+        if func is torch.max_pool2d and (size := _plain_pooling(*args, **kwargs)):
+            return _Pooling.apply(args[0], size)[0]
+        return func(*args, **kwargs)
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _plain_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,  # noqa: ANN401
+    dilation: Any = 1, groups: int = 1,  # noqa: ANN401
+) -> tuple[Tensor, Tensor, Tensor | None, int, tuple[int, int]] | None:  # fmt: skip
+    """The arguments, if it is a convolution that the kernels can do."""
+    if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or x.dtype != torch.float32:
+        return None
+    steps, pads = _pair(stride), _pair(padding) * (2 if len(_pair(padding)) == 1 else 1)
+    if len(set(steps)) != 1 or x.dim() != 4:
+        return None
+    return x, weight, bias, steps[0], (pads[0], pads[1])
+
+
+def _plain_pooling(
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,  # noqa: ANN401
+) -> int | None:  # fmt: skip
+    """The size of the windows, if they are square and do not overlap."""
+    sizes, steps = _pair(kernel_size), _pair(stride or kernel_size)
+    plain = set(_pair(padding)) == {0} and set(_pair(dilation)) == {1} and not ceil_mode
+    if not plain or len(set(sizes + steps)) != 1 or x.dtype != torch.float32 or x.dim() != 4:
+        return None
+    return sizes[0]
+
+
+def _stack(clients: int, dims: Dims, *tensors: Tensor) -> list[Tensor]:
+    """The tensors with the clients in front; what all clients share is repeated without a copy."""
+    return [
+        x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, dims, strict=False)
+    ]
+
+
+def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
+    """(A, B, C, H, W) as zero-padded (A, B, H + 2p, W + 2q, C) in memory; what all clients share stays one copy."""
+    shared = x.stride(0) == 0
+    front = x[:1] if shared else x
+    down, across = padding
+    padded = F.pad(front.permute(0, 1, 3, 4, 2), (0, 0, across, across, down, down)).contiguous()
+    return padded.expand(len(x), *padded.shape[1:]) if shared else padded
+
+
+class _Convolution(Function):
+    """y = x * weight + bias, for images (B, C, H, W)."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: tuple[int, int], precision: str) -> Tensor:
+        """One client alone."""
+        return F.conv2d(x, weight, bias, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """The gradients need the images and the weights."""
+        x, weight, _, ctx.stride, ctx.padding, ctx.precision = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # noqa: ANN401
+        """For the images, if somebody wants it, for the weights and for the bias."""
+        x, weight = ctx.saved_tensors
+        settings = (ctx.stride, ctx.padding, ctx.precision)
+        for_x = _InputGradient.apply(g, weight, tuple(x.shape[-2:]), *settings) if ctx.needs_input_grad[0] else None
+        for_weight, for_bias = _WeightGradient.apply(x, g, tuple(weight.shape[-2:]), *settings)
+        return for_x, for_weight, for_bias, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, int]:  # noqa: ANN401
+        """All clients at once."""
+        stride, padding, precision = settings
+        x, weight, bias = _stack(info.batch_size, dims, x, weight, bias)
+        matrix = weight.permute(0, 3, 4, 2, 1).flatten(1, 3).contiguous()
+        y = kernels.convolve(_padded(x, padding), matrix, bias.contiguous(), weight.shape[-1], stride, precision)
+        return y.permute(0, 1, 4, 2, 3), 0
+
+
+class _InputGradient(Function):
+    """The gradient for the images: the output's gradient, spread out by the stride, with the flipped weights."""
+
+    @staticmethod
+    def forward(g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any) -> Tensor:  # noqa: ANN401
+        """One client alone."""
+        stride, padding, _ = settings
+        shape = (len(g), weight.shape[1], *size)
+        return torch.nn.grad.conv2d_input(shape, weight, g, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        """Nobody differentiates twice."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any) -> tuple[Tensor, int]:  # noqa: ANN401
+        """All clients at once."""
+        stride, padding, precision = settings
+        g, weight = _stack(info.batch_size, dims, g, weight)
+        kernel = weight.shape[-2:]
+        clients, batch, outputs, down, across = g.shape
+        # patches of the padded gradient line up with the image once rows and columns are `stride` apart
+        spread = g.new_zeros(clients, batch, *(s + k - 1 for s, k in zip(size, kernel, strict=True)), outputs)
+        top, left = (k - 1 - p for k, p in zip(kernel, padding, strict=True))
+        spread[:, :, top : top + stride * down : stride, left : left + stride * across : stride] = g.permute(0, 1, 3, 4, 2)
+        matrix = weight.flip(-1, -2).permute(0, 3, 4, 1, 2).flatten(1, 3).contiguous()
+        none = matrix.new_zeros(clients, matrix.shape[-1])
+        return kernels.convolve(spread, matrix, none, kernel[1], 1, precision).permute(0, 1, 4, 2, 3), 0
+
+
+class _WeightGradient(Function):
+    """The gradients for weights and bias."""
+
+    @staticmethod
+    def forward(x: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        """One client alone."""
+        stride, padding, _ = settings
+        shape = (g.shape[1], x.shape[1], *kernel)
+        return torch.nn.grad.conv2d_weight(x, shape, g, stride, padding), g.sum((0, 2, 3))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        """Nobody differentiates twice."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> Any:  # noqa: ANN401
+        """All clients at once."""
+        stride, padding, precision = settings
+        x, g = _stack(info.batch_size, dims, x, g)
+        channels = x.shape[2]
+        gradient = g.permute(0, 1, 3, 4, 2).contiguous()
+        matrix, bias = kernels.correlate(_padded(x, padding), gradient, kernel, stride, precision)
+        return (matrix.unflatten(1, (*kernel, channels)).permute(0, 4, 3, 1, 2), bias), (0, 0)
+
+
+class _Pooling(Function):
+    """Maxima of square windows that do not overlap, and their places."""
+
+    @staticmethod
+    def forward(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """One client alone."""
+        return F.max_pool2d(x, size, return_indices=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        """The gradient goes where the maximum was."""
+        x, ctx.size = inputs
+        ctx.shape = tuple(x.shape[-2:])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        """To the place of each maximum."""
+        return _Unpooling.apply(g, *ctx.saved_tensors, ctx.shape, ctx.size), None
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, size: int) -> Any:  # noqa: ANN401
+        """All clients at once."""
+        (x,) = _stack(info.batch_size, dims, x)
+        maxima, places = kernels.pool(x.permute(0, 1, 3, 4, 2).contiguous(), size)
+        return (maxima.permute(0, 1, 4, 2, 3), places.permute(0, 1, 4, 2, 3)), (0, 0)
+
+
+class _Unpooling(Function):
+    """The gradient of :class:`_Pooling`."""
+
+    @staticmethod
+    def forward(g: Tensor, places: Tensor, shape: tuple[int, int], size: int) -> Tensor:
+        """One client alone."""
+        return F.max_unpool2d(g, places, size, output_size=shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+        """Nobody differentiates twice."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, g: Tensor, places: Tensor, shape: tuple[int, int], size: int) -> tuple[Tensor, int]:  # noqa: ANN401
+        """All clients at once."""
+        g, places = (x.permute(0, 1, 3, 4, 2).contiguous() for x in _stack(info.batch_size, dims, g, places))
+        return kernels.unpool(g, places, shape, size).permute(0, 1, 4, 2, 3), 0
