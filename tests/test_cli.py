@@ -378,6 +378,14 @@ def test_list_shows_everything_there_is(purifl, kind):
         assert re.search(rf"^\W*{re.escape(entry['name'])}\s", table, re.MULTILINE)
 
 
+def test_list_without_a_kind_shows_every_kind(purifl):
+    code, out, err = purifl("list", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {kind: registry.describe() for kind, registry in _REGISTRIES.items()}
+    _, tables, _ = purifl("list")
+    assert all(re.search(rf"^\W*{name}\s", tables, re.MULTILINE) for name in ("backdoor-9", "gpd-text", "swin"))
+
+
 def test_data_check_says_what_was_found(purifl):
     code, out, err = purifl("data", "check", "digits")
     assert (code, err) == (0, "")
@@ -388,11 +396,17 @@ def test_data_fetch_of_embedded_data_fetches_nothing(purifl):
     assert purifl("data", "fetch", "digits") == (0, "digits is embedded; there is nothing to fetch\n", "")
 
 
-def test_help_does_not_wait_for_torch():
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [("--help", "compare"), ("run --help", "--defense"), ("list", "small-world"), ("list models", "swin")],
+)
+def test_help_and_lists_do_not_wait_for_torch(args, shown):
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from purifl.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
-    assert "compare" in done.stdout
-    assert "torch" not in done.stdout.split()
+    done = subprocess.run([sys.executable, "-c", code, *args.split()], capture_output=True, text=True, check=True)
+    assert shown in done.stdout
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "purifl.glance" in loaded
+    assert not loaded & {"torch", "numpy", "scipy", "sklearn", "networkx", "matplotlib", "yaml"}
 
 
 BATCH_NORM = """
