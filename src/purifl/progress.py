@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from purifl.metrics import Row
 from purifl.runs import OnRound
-from purifl.simulation import Row, Simulation
+from purifl.simulation import Simulation
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -27,7 +27,8 @@ from safetensors.torch import save_file
 
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
-from purifl.simulation import Row, Simulation
+from purifl.metrics import Row
+from purifl.simulation import Simulation
 from purifl.state import State
 
 OnRound = Callable[[Row, Simulation], None]

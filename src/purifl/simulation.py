@@ -14,12 +14,10 @@ from purifl.attacks import MessageAttack
 from purifl.errors import ConfigError
 from purifl.experiment import Experiment
 from purifl.federation import Federation
-from purifl.metrics import Targets, accuracies, edges, masks, tracking
+from purifl.metrics import Meter, Row, Targets
 from purifl.randomness import stream
 from purifl.topology import Graph
 from purifl.training import Client
-
-Row = dict[str, Any]
 
 
 @contextmanager
@@ -91,33 +89,20 @@ class Simulation:
                 device=device,
                 attack=experiment.attack if isinstance(experiment.attack, MessageAttack) else None,
             )
+        self._meter = Meter(self.federation, self.targets)
 
     def step(self) -> tuple[Row, list[Row]]:
         """One round: its row of metrics, and what changed on the edges."""
-        federation = self.federation
-        before = edges(federation)
+        before = self.federation.cut
         with deterministic():
-            federation.step()
-            evaluate = federation.round % self.experiment.eval_every == 0 or self.finished
-            row = {
-                "round": federation.round,
-                **(accuracies(federation, self.targets) if evaluate else {}),
-                **tracking(federation),
-                **masks(federation),
-            }
-        after = edges(federation)
-        events = [
-            {
-                "round": federation.round,
-                "event": "cut" if cut else "readmitted",
-                "client": federation.clients[i].id,
-                "neighbour": federation.clients[j].id,
-                "malicious": federation.clients[j].malicious,
-            }
-            for (i, j), cut in after.items()
-            if cut != before[i, j]
-        ]
+            self.federation.step()
+            row, events = self._meter.read(before, self._evaluates)
         return finite(row), events
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the models are tested in the round just done."""
+        return self.federation.round % self.experiment.eval_every == 0 or self.finished
 
     @property
     def finished(self) -> bool:
