@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from rich.console import Console
 from purifl.catalogue import _REGISTRIES
 from purifl.cli import main
 from purifl.experiment import Experiment
+from purifl.phases import Phase
 from purifl.progress import reporting
 from purifl.runs import run
 
@@ -137,6 +139,29 @@ def test_attack_accuracy_is_null_without_an_attack(purifl):
     summary = json.loads(out)
     assert summary["attack_accuracy"] is None
     assert summary["detected_round"] is None
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_profile_is_shown_after_the_summary_where_it_is_asked_for(purifl):
+    code, out, err = purifl("run", *QUICK, "--profile")
+    assert code == 0, err
+    summary, table = out.split("Where the time of a round goes")
+    assert "test accuracy" in summary
+    shown = re.findall(r"^\W*(\w+)\s.*\d\.\d{3}.*\d\.\d\d.*\d\.\d%", table, re.MULTILINE)
+    assert shown == [*get_args(Phase), "all"]
+    assert "Where the time" not in purifl("run", *QUICK)[1]
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_profile_in_json_adds_up(purifl):
+    _, out, _ = purifl("run", *QUICK, "--profile", "--json")
+    profile = json.loads(out)["profile"]
+    assert list(profile) == list(get_args(Phase))
+    assert sum(spent["share"] for spent in profile.values()) == pytest.approx(1)
+    for spent in profile.values():
+        assert spent["ms_per_round"] == pytest.approx(1000 * spent["seconds"] / 3)
+    assert profile["train"]["seconds"] > 0
+    assert "profile" not in json.loads(purifl("run", *QUICK, "--json")[1])
 
 
 @pytest.mark.usefixtures("_no_report")

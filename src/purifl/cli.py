@@ -22,6 +22,7 @@ from purifl.glance import entries, names
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
+    from purifl.phases import Profile
     from purifl.runs import Result
 
 app = typer.Typer(
@@ -68,6 +69,10 @@ OutOption = Annotated[Path | None, typer.Option("--out", help="Folder to write; 
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what --out already holds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
+ProfileOption = Annotated[
+    bool, typer.Option("--profile", help="Show at the end where the time of a round went, phase by phase.")
+]
+
 
 @app.command("run")
 def run_command(
@@ -91,17 +96,24 @@ def run_command(
     out: OutOption = None,
     force: ForceOption = False,
     json_: JsonOption = False,
+    profile: ProfileOption = False,
 ) -> None:
     """Run one experiment. It is kept in a folder, and an interrupted run can be resumed."""
     settings = _settings(ctx.params)
     from purifl.experiment import Experiment
+    from purifl.phases import Profile
     from purifl.runs import run
 
     experiment = Experiment.parse(settings)
     _note_idle_options(ctx.params, experiment)
     folder = out or _new_folder(experiment, experiment.defense.name)
-    result = _shown(experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round))
-    _finish([result], folder, json_, result.summary())
+    spent = Profile() if profile else None
+    result = _shown(
+        experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round, profile=spent)
+    )
+    _finish([result], folder, json_, result.summary() | ({"profile": spent.summary()} if spent else {}))
+    if spent and not json_:
+        _show_profile(spent)
 
 
 @app.command("resume")
@@ -337,6 +349,18 @@ def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[st
         table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
     out_console.print(table)
     out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_profile(profile: Profile) -> None:
+    table = Table("phase", title="Where the time of a round goes")
+    for column in ("total s", "ms per round", "share"):
+        table.add_column(column, justify="right")
+    phases = profile.summary()
+    whole = {key: sum(spent[key] for spent in phases.values()) for key in ("seconds", "ms_per_round", "share")}
+    for name, spent in (*phases.items(), ("all", whole)):
+        cells = f"{spent['seconds']:.3f}", f"{spent['ms_per_round']:.2f}", f"{spent['share']:.1%}"
+        table.add_row(name, *cells, end_section=name == "other")
+    out_console.print(table)
 
 
 def _no_cut(result: Result) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 from purifl.attacks import Poison
 from purifl.data import Samples
 from purifl.federation import Federation
+from purifl.phases import phase
 
 _BATCH = 2000
 
@@ -99,6 +100,7 @@ class Meter:
         self._listeners, self._senders = (x.cpu().numpy() for x in (hood.own_cols[hood.rows], hood.senders))
         self._components: int | None = None
 
+    @phase("measure")
     def read(self, before: Tensor, evaluate: bool) -> tuple[Row, list[Row]]:
         """The row of the round just done, and an event for each edge that was cut or taken up again.
 
