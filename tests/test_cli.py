@@ -619,25 +619,26 @@ ROW = {"test_accuracy": 0.5, "attack_accuracy": 0.25}
 def test_progress_on_a_terminal_is_a_bar_with_round_accuracy_and_time_left():
     text = io.StringIO()
     with reporting("gpd", 3, Console(file=text, force_terminal=True, width=120)) as on_round:
-        for k in (1, 2):
-            on_round({"round": k, **ROW}, None)
+        on_round({"round": 1, **ROW}, None)
+        on_round({"round": 2}, None)
     assert re.search(
         r"gpd.*2/3.*accuracy 50\.0%, attack 25\.0%.*left.*:\d\d", re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
     )
 
 
-def test_progress_elsewhere_is_plain_lines_at_the_first_and_last_round_and_now_and_then(monkeypatch):
+def test_progress_elsewhere_is_plain_lines_with_the_latest_accuracy_at_both_ends_and_now_and_then(monkeypatch):
     clock = iter([0, 1, 2, 9, 10])
     monkeypatch.setattr("purifl.progress.time.monotonic", lambda: next(clock))
     text = io.StringIO()
     with reporting("gpd", 4, Console(file=text)) as on_round:
-        for k in (1, 2, 3):
-            on_round({"round": k, **ROW}, None)
-        on_round({"round": 4}, None)
+        on_round({"round": 1}, None)
+        on_round({"round": 2, **ROW}, None)
+        for k in (3, 4):
+            on_round({"round": k}, None)
     assert text.getvalue().splitlines() == [
-        "gpd: round 1/4, accuracy 50.0%, attack 25.0%, 3 s left",
+        "gpd: round 1/4, 3 s left",
         "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
-        "gpd: round 4/4, 0 s left",
+        "gpd: round 4/4, accuracy 50.0%, attack 25.0%, 0 s left",
     ]
 
 

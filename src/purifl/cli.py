@@ -58,7 +58,14 @@ DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("de
 DetectorOption = Annotated[
     str | None, typer.Option("--detector", help=_one_of("detectors") + " The defence's own if not given.")
 ]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to train.")]
+RoundsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        help="Rounds to train. Models are tested in the last and, unless --set eval_every=N says otherwise, in every "
+        "fifth (on digits: every one).",
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes every draw.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 SetOption = Annotated[

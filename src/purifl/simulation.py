@@ -102,7 +102,9 @@ class Simulation:
     @property
     def _evaluates(self) -> bool:
         """Whether the models are tested in the round just done."""
-        return self.federation.round % self.experiment.eval_every == 0 or self.finished
+        every = self.experiment.eval_every
+        assert every is not None  # filled in by the experiment
+        return self.federation.round % every == 0 or self.finished
 
     @property
     def finished(self) -> bool:

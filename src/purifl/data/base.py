@@ -69,10 +69,12 @@ class DataSet:
 
 
 class DataSource(Component):
-    """A data set by name."""
+    """A data set by name, with what an experiment uses on it where it does not say."""
 
     batch_size: ClassVar[int] = 256
     step_size: ClassVar[float] = 0.01
+    eval_every: ClassVar[int] = 5
+    """Testing every benign client's model takes much of a round's time where the test split is large."""
 
     @abstractmethod
     def load(self) -> DataSet:
