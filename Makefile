@@ -33,8 +33,9 @@ types: $(STAMP) ## Strict mypy
 unit: $(STAMP) ## The tests alone
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
 
-docs: $(STAMP) ## Write docs/catalogue.md from the code
-	@$(BIN)/python -m purifl.catalogue > docs/catalogue.md
+docs: $(STAMP) ## Write docs/catalogue.md, and what purifl list shows, from the code
+	@$(BIN)/python -m purifl.catalogue markdown > docs/catalogue.md
+	@$(BIN)/python -m purifl.catalogue json > src/purifl/catalogue.json
 
 clean: ## Remove .venv and what the demo wrote
 	rm -rf .venv demo

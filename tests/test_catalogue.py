@@ -1,11 +1,11 @@
-"""The docs page is what the code says."""
+"""The docs page, and the file that lists and help texts are read from, are what the code says."""
 
 from pathlib import Path
 
 import pytest
 
-from purifl.catalogue import markdown, registry
-from purifl.glance import names
+from purifl.catalogue import as_json, markdown, registry
+from purifl.glance import STORED, entries, names
 
 KINDS = ["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
 
@@ -13,6 +13,10 @@ KINDS = ["attacks", "defenses", "detectors", "datasets", "partitions", "topologi
 def test_the_docs_page_is_up_to_date():
     page = Path(__file__).parents[1] / "docs" / "catalogue.md"
     assert page.read_text() == markdown(), "run: make docs"
+
+
+def test_the_stored_catalogue_is_up_to_date():
+    assert STORED.read_text(encoding="utf-8") == as_json(), "run: make docs"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -24,5 +28,6 @@ def test_every_entry_says_what_it_is(kind):
 
 
 @pytest.mark.parametrize("plural", KINDS)
-def test_help_texts_name_everything_without_importing_it(plural):
-    assert names(registry(plural).kind, plural) == list(registry(plural))
+def test_lists_and_help_texts_say_what_the_registry_says(plural):
+    assert names(plural) == list(registry(plural))
+    assert entries(plural) == registry(plural).describe()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from rich.console import Console
 from purifl.catalogue import _REGISTRIES
 from purifl.cli import main
 from purifl.experiment import Experiment
+from purifl.phases import Phase
 from purifl.progress import reporting
 from purifl.runs import run
 
@@ -137,6 +139,29 @@ def test_attack_accuracy_is_null_without_an_attack(purifl):
     summary = json.loads(out)
     assert summary["attack_accuracy"] is None
     assert summary["detected_round"] is None
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_profile_is_shown_after_the_summary_where_it_is_asked_for(purifl):
+    code, out, err = purifl("run", *QUICK, "--profile")
+    assert code == 0, err
+    summary, table = out.split("Where the time of a round goes")
+    assert "test accuracy" in summary
+    shown = re.findall(r"^\W*(\w+)\s.*\d\.\d{3}.*\d\.\d\d.*\d\.\d%", table, re.MULTILINE)
+    assert shown == [*get_args(Phase), "all"]
+    assert "Where the time" not in purifl("run", *QUICK)[1]
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_profile_in_json_adds_up(purifl):
+    _, out, _ = purifl("run", *QUICK, "--profile", "--json")
+    profile = json.loads(out)["profile"]
+    assert list(profile) == list(get_args(Phase))
+    assert sum(spent["share"] for spent in profile.values()) == pytest.approx(1)
+    for spent in profile.values():
+        assert spent["ms_per_round"] == pytest.approx(1000 * spent["seconds"] / 3)
+    assert profile["train"]["seconds"] > 0
+    assert "profile" not in json.loads(purifl("run", *QUICK, "--json")[1])
 
 
 @pytest.mark.usefixtures("_no_report")
@@ -378,6 +403,14 @@ def test_list_shows_everything_there_is(purifl, kind):
         assert re.search(rf"^\W*{re.escape(entry['name'])}\s", table, re.MULTILINE)
 
 
+def test_list_without_a_kind_shows_every_kind(purifl):
+    code, out, err = purifl("list", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {kind: registry.describe() for kind, registry in _REGISTRIES.items()}
+    _, tables, _ = purifl("list")
+    assert all(re.search(rf"^\W*{name}\s", tables, re.MULTILINE) for name in ("backdoor-9", "gpd-text", "swin"))
+
+
 def test_data_check_says_what_was_found(purifl):
     code, out, err = purifl("data", "check", "digits")
     assert (code, err) == (0, "")
@@ -388,11 +421,17 @@ def test_data_fetch_of_embedded_data_fetches_nothing(purifl):
     assert purifl("data", "fetch", "digits") == (0, "digits is embedded; there is nothing to fetch\n", "")
 
 
-def test_help_does_not_wait_for_torch():
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [("--help", "compare"), ("run --help", "--defense"), ("list", "small-world"), ("list models", "swin")],
+)
+def test_help_and_lists_do_not_wait_for_torch(args, shown):
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from purifl.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
-    assert "compare" in done.stdout
-    assert "torch" not in done.stdout.split()
+    done = subprocess.run([sys.executable, "-c", code, *args.split()], capture_output=True, text=True, check=True)
+    assert shown in done.stdout
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "purifl.glance" in loaded
+    assert not loaded & {"torch", "numpy", "scipy", "sklearn", "networkx", "matplotlib", "yaml"}
 
 
 BATCH_NORM = """
@@ -580,25 +619,26 @@ ROW = {"test_accuracy": 0.5, "attack_accuracy": 0.25}
 def test_progress_on_a_terminal_is_a_bar_with_round_accuracy_and_time_left():
     text = io.StringIO()
     with reporting("gpd", 3, Console(file=text, force_terminal=True, width=120)) as on_round:
-        for k in (1, 2):
-            on_round({"round": k, **ROW}, None)
+        on_round({"round": 1, **ROW}, None)
+        on_round({"round": 2}, None)
     assert re.search(
         r"gpd.*2/3.*accuracy 50\.0%, attack 25\.0%.*left.*:\d\d", re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue())
     )
 
 
-def test_progress_elsewhere_is_plain_lines_at_the_first_and_last_round_and_now_and_then(monkeypatch):
+def test_progress_elsewhere_is_plain_lines_with_the_latest_accuracy_at_both_ends_and_now_and_then(monkeypatch):
     clock = iter([0, 1, 2, 9, 10])
     monkeypatch.setattr("purifl.progress.time.monotonic", lambda: next(clock))
     text = io.StringIO()
     with reporting("gpd", 4, Console(file=text)) as on_round:
-        for k in (1, 2, 3):
-            on_round({"round": k, **ROW}, None)
-        on_round({"round": 4}, None)
+        on_round({"round": 1}, None)
+        on_round({"round": 2, **ROW}, None)
+        for k in (3, 4):
+            on_round({"round": k}, None)
     assert text.getvalue().splitlines() == [
-        "gpd: round 1/4, accuracy 50.0%, attack 25.0%, 3 s left",
+        "gpd: round 1/4, 3 s left",
         "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
-        "gpd: round 4/4, 0 s left",
+        "gpd: round 4/4, accuracy 50.0%, attack 25.0%, 0 s left",
     ]
 
 

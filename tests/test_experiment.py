@@ -74,7 +74,7 @@ experiments = st.fixed_dictionaries(
         "defense": named(defenses, threshold=shares),
         "detector": st.none() | named(detectors, temperature=positive, sharpness=positive),
         "rounds": st.integers(1, 10**6),
-        "eval_every": st.integers(1, 100),
+        "eval_every": st.none() | st.integers(1, 100),
         "seed": st.integers(0, 2**32 - 1),
         "device": st.sampled_from(["cpu", "cuda", "cuda:3"]),
     },
@@ -141,6 +141,12 @@ def test_batch_and_step_size_are_the_data_sets_unless_given(name):
     assert (training.batch_size, training.step_size) == (datasets[name].batch_size, datasets[name].step_size)
     training = Experiment(dataset=name, training={"batch_size": 7, "step_size": 0.5}).training
     assert (training.batch_size, training.step_size) == (7, 0.5)
+
+
+@pytest.mark.parametrize("name", list(datasets))
+def test_large_data_sets_are_evaluated_less_often_unless_told(name):
+    assert Experiment(dataset=name).eval_every == (1 if name == "digits" else 5)
+    assert Experiment(dataset=name, eval_every=3).eval_every == 3
 
 
 def test_data_sets_do_differ_in_their_sizes():

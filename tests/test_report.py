@@ -14,6 +14,7 @@ from purifl import Experiment, Result, run
 from purifl.defenses import defenses
 from purifl.errors import RunError
 from purifl.report import write_report
+from purifl.report.figures import curves
 from purifl.report.graph import layout
 from purifl.report.text import labels
 
@@ -79,6 +80,10 @@ def row(number: int, **values: object) -> dict[str, object]:
     return {"round": number, **measured, **always, **values}
 
 
+def unevaluated(measured: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in measured.items() if "accuracy" not in key}
+
+
 def edge(client: int, neighbour: int, trust: float, cut: bool) -> dict[str, object]:
     return {"client": client, "neighbour": neighbour, "trust": trust, "cut": cut}
 
@@ -87,7 +92,7 @@ def synthetic(defense: object = "gpd", attack: str = "backdoor-9", **settings: o
     """Four clients, client 3 malicious; client 2 wrongly cuts client 1."""
     experiment = Experiment(attack=attack, defense=defense, clients=4, rounds=4, **settings)
     trust = [edge(0, 1, 0.3, False), edge(0, 3, 0.0, True), edge(1, 0, 0.3, False), edge(2, 1, 0.01, True)]
-    history = [row(1), {k: v for k, v in row(2).items() if "accuracy" not in k}, row(3), row(4)]
+    history = [row(1), unevaluated(row(2)), row(3), row(4)]
     return Result(experiment, [3], history, [], trust, [[5, 0, 7]] * 4, 12.345)
 
 
@@ -209,6 +214,17 @@ def test_everybody_isolated(tmp_path, topology):
     result = synthetic("upper", topology=topology)
     result.trust = []
     assert len(report([result], tmp_path).images) == 4
+
+
+@pytest.mark.parametrize("evaluated", [(5, 10, 12), (12,)])
+def test_curves_join_the_rounds_that_were_evaluated(tmp_path, evaluated):
+    result = synthetic()
+    rows = [row(n) for n in range(1, 13)]
+    result.history = [r if r["round"] in evaluated else unevaluated(r) for r in rows]
+    lines = {line.get_label(): line for line in curves([result], ["gpd"], "test_accuracy").axes[0].get_lines()}
+    assert tuple(lines["gpd: 62.0 %"].get_xdata()) == evaluated
+    assert lines["gpd: 62.0 %"].get_ydata() == pytest.approx([50 + n for n in evaluated])
+    assert "62.0" in report([result], tmp_path).text
 
 
 def test_first_round_only(tmp_path):

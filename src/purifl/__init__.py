@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from purifl.data import Samples
     from purifl.experiment import Experiment
     from purifl.federation import Federation
+    from purifl.phases import Profile
     from purifl.runs import Result, resume, run
     from purifl.training import Client, Training
 
@@ -16,6 +17,7 @@ _HOMES = {
     "Client": "training",
     "Experiment": "experiment",
     "Federation": "federation",
+    "Profile": "phases",
     "Result": "runs",
     "Samples": "data",
     "Training": "training",
@@ -23,7 +25,7 @@ _HOMES = {
     "run": "runs",
 }
 
-__all__ = ["Client", "Experiment", "Federation", "Result", "Samples", "Training", "resume", "run"]
+__all__ = ["Client", "Experiment", "Federation", "Profile", "Result", "Samples", "Training", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute

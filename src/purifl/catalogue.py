@@ -1,10 +1,11 @@
-"""All registries, by the plural that ``purifl list`` uses, and the docs page made of them.
+"""All registries, by the plural that ``purifl list`` uses, and the two files made of them.
 
-``python -m purifl.catalogue`` prints docs/catalogue.md.
+``python -m purifl.catalogue markdown`` prints docs/catalogue.md, ``... json`` what :mod:`purifl.glance` reads.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -52,10 +53,16 @@ def _row(entry: dict[str, Any]) -> str:
     return " | ".join(cell.replace("|", "\\|") for cell in cells)
 
 
+def as_json() -> str:
+    """Everything ``purifl list`` and the help texts say, for them to read without importing torch."""
+    kinds = {plural: {"kind": each.kind, "entries": each.describe()} for plural, each in _REGISTRIES.items()}
+    return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
+
+
 def registry(kind: str) -> Registry[Any]:
     """The registry of attacks, defenses, detectors, datasets, partitions, topologies or models."""
     return _REGISTRIES[kind]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.stdout.write({"markdown": markdown, "json": as_json}[sys.argv[1]]())

@@ -9,7 +9,7 @@ import signal
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args
 
 import typer
 from rich.console import Console
@@ -18,10 +18,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from purifl.errors import ConfigError, PuriflError
-from purifl.glance import names
+from purifl.glance import entries, names
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
+    from purifl.phases import Profile
     from purifl.runs import Result
 
 app = typer.Typer(
@@ -36,29 +37,35 @@ err = Console(stderr=True)
 out_console = Console()
 
 
-def _one_of(kind: str, plural: str) -> str:
-    return f"One of {', '.join(names(kind, plural))}; see purifl list {plural}."
-
-
 Kind = Literal["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
 
+
+def _one_of(plural: Kind) -> str:
+    return f"One of {', '.join(names(plural))}; see purifl list {plural}."
+
+
 File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON; options override it.")]
-DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("dataset", "datasets"))]
-PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partition", "partitions"))]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("datasets"))]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partitions"))]
 AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Concentration of the Dirichlet partitions.")]
-TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topology", "topologies"))]
+TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topologies"))]
 ClientsOption = Annotated[int | None, typer.Option("--clients", help="Number of clients, attackers included.")]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", help=_one_of("model", "models") + " Or package.module:factory.")
-]
-AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attack", "attacks"))]
+ModelOption = Annotated[str | None, typer.Option("--model", help=_one_of("models") + " Or package.module:factory.")]
+AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attacks"))]
 RatioOption = Annotated[float | None, typer.Option("--malicious-ratio", help="Share of malicious clients.")]
 LevelOption = Annotated[float | None, typer.Option("--malicious-level", help="How malicious they are, 0 to 1.")]
-DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defense", "defenses"))]
+DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defenses"))]
 DetectorOption = Annotated[
-    str | None, typer.Option("--detector", help=_one_of("detector", "detectors") + " The defence's own if not given.")
+    str | None, typer.Option("--detector", help=_one_of("detectors") + " The defence's own if not given.")
 ]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to train.")]
+RoundsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        help="Rounds to train. Models are tested in the last and, unless --set eval_every=N says otherwise, in every "
+        "fifth (on digits: every one).",
+    ),
+]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes every draw.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 SetOption = Annotated[
@@ -68,6 +75,10 @@ SetOption = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder to write; a new one under runs/ if not given.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what --out already holds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+ProfileOption = Annotated[
+    bool, typer.Option("--profile", help="Show at the end where the time of a round went, phase by phase.")
+]
 
 
 @app.command("run")
@@ -92,17 +103,24 @@ def run_command(
     out: OutOption = None,
     force: ForceOption = False,
     json_: JsonOption = False,
+    profile: ProfileOption = False,
 ) -> None:
     """Run one experiment. It is kept in a folder, and an interrupted run can be resumed."""
     settings = _settings(ctx.params)
     from purifl.experiment import Experiment
+    from purifl.phases import Profile
     from purifl.runs import run
 
     experiment = Experiment.parse(settings)
     _note_idle_options(ctx.params, experiment)
     folder = out or _new_folder(experiment, experiment.defense.name)
-    result = _shown(experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round))
-    _finish([result], folder, json_, result.summary())
+    spent = Profile() if profile else None
+    result = _shown(
+        experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round, profile=spent)
+    )
+    _finish([result], folder, json_, result.summary() | ({"profile": spent.summary()} if spent else {}))
+    if spent and not json_:
+        _show_profile(spent)
 
 
 @app.command("resume")
@@ -173,26 +191,25 @@ def compare_command(
 
 @app.command("list")
 def list_command(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    json_: Annotated[bool, typer.Option("--json", help="A JSON list on standard output.")] = False,
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything if not given.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
 ) -> None:
     """List what can be chosen by name, with its parameters."""
-    from purifl.catalogue import registry
-
-    entries = registry(kind).describe()
+    found = {each: entries(each) for each in ([kind] if kind else get_args(Kind))}
     if json_:
-        sys.stdout.write(json.dumps(entries, indent=1) + "\n")
+        sys.stdout.write(json.dumps(found[kind] if kind else found, indent=1) + "\n")
         return
-    table = Table("name", "what it is", "parameters (defaults)", title=kind)
-    for entry in entries:
-        params = ", ".join(f"{p['name']} ({p['default']})" for p in entry["parameters"])
-        table.add_row(f"[bold]{escape(entry['name'])}", escape(entry["summary"]), escape(params))
-    out_console.print(table)
+    for each, described in found.items():
+        table = Table("name", "what it is", "parameters (defaults)", title=each)
+        for entry in described:
+            params = ", ".join(f"{p['name']} ({p['default']})" for p in entry["parameters"])
+            table.add_row(f"[bold]{escape(entry['name'])}", escape(entry["summary"]), escape(params))
+        out_console.print(table)
 
 
 @data_app.command("fetch")
 def fetch_command(
-    name: Annotated[str, typer.Argument(help=_one_of("dataset", "datasets"))],
+    name: Annotated[str, typer.Argument(help=_one_of("datasets"))],
     mirror: Annotated[
         str | None, typer.Option(help="Base URL of a mirror laid out like the data folder.", metavar="URL")
     ] = None,
@@ -208,7 +225,7 @@ def fetch_command(
 
 
 @data_app.command("check")
-def check_command(name: Annotated[str, typer.Argument(help=_one_of("dataset", "datasets"))]) -> None:
+def check_command(name: Annotated[str, typer.Argument(help=_one_of("datasets"))]) -> None:
     """Read a data set and say what was found."""
     from purifl.data.check import check
 
@@ -339,6 +356,18 @@ def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[st
         table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
     out_console.print(table)
     out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_profile(profile: Profile) -> None:
+    table = Table("phase", title="Where the time of a round goes")
+    for column in ("total s", "ms per round", "share"):
+        table.add_column(column, justify="right")
+    phases = profile.summary()
+    whole = {key: sum(spent[key] for spent in phases.values()) for key in ("seconds", "ms_per_round", "share")}
+    for name, spent in (*phases.items(), ("all", whole)):
+        cells = f"{spent['seconds']:.3f}", f"{spent['ms_per_round']:.2f}", f"{spent['share']:.1%}"
+        table.add_row(name, *cells, end_section=name == "other")
+    out_console.print(table)
 
 
 def _no_cut(result: Result) -> str:

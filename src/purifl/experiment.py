@@ -25,6 +25,8 @@ from purifl.data import DataSource, datasets
 from purifl.data.partitions import Partition, partitions
 from purifl.defenses import Defense, defenses
 from purifl.detection import Detector, detectors
+from purifl.determinism import Precision
+from purifl.engines import EngineName
 from purifl.errors import ConfigError
 from purifl.models import ModelSpec, resolve_model
 from purifl.registry import from_validation
@@ -45,8 +47,8 @@ DEFAULTS = {
 class Experiment(BaseModel):
     """Everything that decides a run. Components are given by name, or by name and parameters.
 
-    What is left open is filled in when the object is made: batch and step size by the data set, detector
-    and mixing by the defence. So a stored experiment has no gaps.
+    What is left open is filled in when the object is made: batch size, step size and how often models are
+    evaluated by the data set, detector and mixing by the defence. So a stored experiment has no gaps.
 
     Example:
         >>> Experiment(attack={"name": "backdoor-9", "target": 3}, rounds=5).attack.target
@@ -86,9 +88,21 @@ class Experiment(BaseModel):
         SerializeAsAny[Detector] | None, BeforeValidator(lambda v: None if v is None else detectors.resolve(v))
     ] = Field(None, description="see: purifl list detectors; the defence's own if not given")
     rounds: int = Field(50, ge=1, description="T, iterations of Algorithm 1")
-    eval_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="rounds between two evaluations, the last round always being one; 1 for digits and 5 for other "
+        "data sets if not given",
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="fixes every draw")
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
+    precision: Precision = Field(
+        "float32",
+        description="of products on a GPU: float32, or tf32 or bf16, which are faster and less exact",
+    )
+    engine: EngineName = Field(
+        "auto", description="how clients are trained: one by one (loop) or all at once (stacked); auto is the fast one"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -113,6 +127,7 @@ class Experiment(BaseModel):
             }
         )
         object.__setattr__(self, "training", training)
+        object.__setattr__(self, "eval_every", self.eval_every or self.dataset.eval_every)
         object.__setattr__(self, "defense", self.defense.for_rounds(self.rounds))
         object.__setattr__(self, "mixing", self.mixing or self.defense.mixing)
         object.__setattr__(self, "detector", self.detector or detectors.resolve(self.defense.detector))
@@ -121,6 +136,8 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.defense.check_training(self.training)
+        if self.precision != "float32" and torch.device(self.device).type == "cpu":
+            raise ConfigError("precision", self.precision, "a CPU computes in 'float32'; give a CUDA device")
         return self
 
     @field_validator("device")

@@ -15,8 +15,10 @@ from purifl.data.base import MapDataset
 from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
 from purifl.detection import Detector, detectors, lower_trust
+from purifl.determinism import Precision
 from purifl.engines import EngineName, Work, engine_for
 from purifl.errors import ConfigError
+from purifl.phases import phase
 from purifl.randomness import stream
 from purifl.state import State, load_into, prefixed
 from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
@@ -43,6 +45,7 @@ class Federation:
         loss: Of a batch's outputs and labels, a mean over the batch.
         attack: How malicious clients craft their messages, if they do.
         engine: How local training is computed; see :func:`purifl.engines.engine_for`.
+        precision: Of the products in local training.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Federation:
         loss: Loss = cross_entropy,
         attack: MessageAttack | None = None,
         engine: EngineName = "auto",
+        precision: Precision = "float32",
     ) -> None:
         self.mixing: Mixing = mixing or (defense or GPD()).mixing
         self.training, self.seed = _with_sizes(training or Training()), seed
@@ -70,7 +74,8 @@ class Federation:
         self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training))
         self.detector = detector or detectors.resolve(self.defense.detector)
         rule = self.defense.local_rule() or LocalRule()
-        self.engine = engine_for(engine, Work(model, self.clients, self.training, seed, self.device, loss, rule))
+        work = Work(model, self.clients, self.training, seed, self.device, loss, rule, precision)
+        self.engine = engine_for(engine, work)
         self._begin()
 
     def _connect(self) -> None:
@@ -111,22 +116,15 @@ class Federation:
         heard = self.exchange()
         trust = self.trust[self.defended]
         turn = self._listen(heard, trust)
-
-        theta = torch.empty_like(self.theta)
-        theta[self.benign] = self._unless_diverged(heard, self.defense.mix(self._defense_state, turn))
-        theta[self.malicious] = self._malicious_mix()
-        gradient = self.engine.gradients(theta, self.round + 1)
-
-        gamma = gradient[self.hood.owner]
-        if self.training.algorithm == "dsgt":
-            new, old = gradient[self.benign], self.gradient[self.benign]
-            gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
-
+        theta = self._mix(turn)
+        gradient = self._train(theta)
+        gamma = self._track(turn, gradient)
         self.trust[self.defended] = self._detect(heard, trust, turn.cut)
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
         self._craft()
 
+    @phase("exchange")
     def exchange(self) -> Heard:
         """What the benign clients hear. A message that is not finite counts as none."""
         owner = self.hood.owner
@@ -134,6 +132,7 @@ class Federation:
         theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta[owner], self.gamma))
         return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
 
+    @phase("mix")
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
         """Who is cut, and with what weights the others are mixed."""
         cut = self.defense.cut(self._defense_state, self.hood, trust, heard)
@@ -141,6 +140,14 @@ class Federation:
         weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
         turn = Turn(self.round, self.hood, heard, cut, kept, weights, self.step_size, self._losses)
         return replace(turn, weights=self.defense.weigh(self._defense_state, turn))
+
+    @phase("mix")
+    def _mix(self, turn: Turn) -> Tensor:
+        """θ_i^{t+1} of all clients; the benign ones' is the defence's."""
+        theta = torch.empty_like(self.theta)
+        theta[self.benign] = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
+        theta[self.malicious] = self._malicious_mix()
+        return theta
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
@@ -155,6 +162,20 @@ class Federation:
         """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
         return torch.where(heard.present[self.hood.own, None], theta, torch.nan)
 
+    @phase("train")
+    def _train(self, theta: Tensor) -> Tensor:
+        """g_i^{t+1}, at the new models."""
+        return self.engine.gradients(theta, self.round + 1)
+
+    @phase("track")
+    def _track(self, turn: Turn, gradient: Tensor) -> Tensor:
+        """γ_i^{t+1}; benign clients' is the defence's, and without tracking (DSGD) it is g_i^{t+1}."""
+        gamma = gradient[self.hood.owner]
+        if self.training.algorithm == "dsgt":
+            new, old = gradient[self.benign], self.gradient[self.benign]
+            gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
+        return gamma
+
     def _losses(self, models: Tensor) -> Tensor:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""
         ends = zip(self.hood.rows.tolist(), self.hood.cols.tolist(), strict=True)
@@ -162,6 +183,7 @@ class Federation:
             [self.engine.batch_loss(models[j], self.clients[self.benign[i]], self.round) for i, j in ends]
         )
 
+    @phase("detect")
     def _detect(self, heard: Heard, trust: Tensor, cut: Tensor) -> Tensor:
         """w_ij^{t+1}; a final cut is said at once, as trust 0."""
         scores = self.detector.scores(self._detector_state, self.hood, heard.gamma)
@@ -176,6 +198,7 @@ class Federation:
         trust = lower_trust(self.hood, trust, scores, ~(cut | self.defense.suspects(self.hood, trust)))
         return torch.where(self.defense.suspects(self.hood, trust), 0, trust)
 
+    @phase("craft")
     def _craft(self) -> None:
         """Malicious clients that craft messages do so now, having heard this round's benign ones."""
         if self.attack is None or not self.malicious:

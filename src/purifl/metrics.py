@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
 
-import networkx as nx
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from purifl.attacks import Poison
 from purifl.data import Samples
 from purifl.federation import Federation
-from purifl.topology import Graph
+from purifl.phases import phase
+
+Row = dict[str, Any]
+Numbers = dict[str, Tensor | None]
+"""Measured and still on the device; None where there is nothing to measure."""
 
 
 @dataclass(frozen=True)
@@ -32,67 +42,126 @@ class Targets:
             return cls(test.to(device))
         return cls(test.to(device), poison.probe.to(device), poison.genuine.to(device))
 
+    @cached_property
+    def everything(self) -> Samples:
+        """Both, the test split first, so that one pass tests a model on all of it."""
+        if self.probe is None:
+            return self.test
+        return Samples(*(torch.cat(both) for both in zip(self.test, self.probe, strict=True)))
 
-def accuracies(federation: Federation, targets: Targets) -> dict[str, object]:
+    @cached_property
+    def others(self) -> Tensor:
+        """Positions of the probe's inputs that are not genuine."""
+        assert self.genuine is not None
+        return (~self.genuine).nonzero()[:, 0]
+
+
+def accuracies(federation: Federation, targets: Targets) -> Numbers:
     """Test and attack accuracy over the benign clients' own models.
 
     ``attack_accuracy`` leaves out inputs that truly have the attacker's label, so that an honest model
     scores about 0; ``attack_accuracy_all`` counts them, as some papers do.
     """
-    theta = federation.theta[federation.benign]
-    each = federation.engine.hits(theta, targets.test).float().mean(1)
-    row: dict[str, object] = {
-        "test_accuracy": each.mean().item(),
-        "test_accuracy_min": each.min().item(),
-        "test_accuracy_std": each.std(correction=0).item(),
-        "accuracy_by_client": {
-            str(federation.clients[k].id): value for k, value in zip(federation.benign, each.tolist(), strict=True)
-        },
-        "attack_accuracy": None,
-        "attack_accuracy_all": None,
+    hits = federation.engine.hits(federation.theta[federation.benign], targets.everything).float()
+    each, fooled = hits[:, : len(targets.test.y)].mean(1), hits[:, len(targets.test.y) :]
+    return {
+        "test_accuracy": each.mean(),
+        "test_accuracy_min": each.min(),
+        "test_accuracy_std": each.std(correction=0),
+        "accuracy_by_client": each,
+        "attack_accuracy": fooled[:, targets.others].mean() if targets.probe is not None else None,
+        "attack_accuracy_all": fooled.mean() if targets.probe is not None else None,
     }
-    if targets.probe is not None and targets.genuine is not None:
-        fooled = federation.engine.hits(theta, targets.probe).float()
-        row["attack_accuracy"] = fooled[:, ~targets.genuine].mean().item()
-        row["attack_accuracy_all"] = fooled.mean().item()
+
+
+class Meter:
+    """Measures the rounds of a federation with few transfers from its device.
+
+    All numbers of a round come over together. Who has cut whom is looked at edge by edge, and the graph that
+    is left taken to pieces, only when a cut was made or taken back.
+    """
+
+    def __init__(self, federation: Federation, targets: Targets) -> None:
+        self._federation, self._targets = federation, targets
+        hood, malicious = federation.hood, federation.to_malicious
+        self._benign = torch.tensor(federation.benign, device=federation.device)
+        self._to_malicious = malicious.nonzero()[:, 0]
+        self._to_benign = (~malicious & ~hood.to_self).nonzero()[:, 0]
+        self._listeners, self._senders = (x.cpu().numpy() for x in (hood.own_cols[hood.rows], hood.senders))
+        self._components: int | None = None
+
+    @phase("measure")
+    def read(self, before: Tensor, evaluate: bool) -> tuple[Row, list[Row]]:
+        """The row of the round just done, and an event for each edge that was cut or taken up again.
+
+        Args:
+            before: (E,) the cuts before the round.
+            evaluate: Whether the models are tested, too.
+        """
+        federation = self._federation
+        tested = accuracies(federation, self._targets) if evaluate else {}
+        changed = (federation.cut != before).sum()
+        row = fetched({**tested, **self.tracking(), **self.masks(), "changed": changed})
+        events = []
+        if row.pop("changed") or self._components is None:
+            old, new = torch.stack([before, federation.cut]).cpu().numpy()
+            self._components, events = self._count_components(new), self._events(old, new)
+        if evaluate:
+            ids = (str(federation.clients[k].id) for k in federation.benign)
+            row["accuracy_by_client"] = dict(zip(ids, row["accuracy_by_client"], strict=True))
+        return {"round": federation.round, **row, "benign_components": self._components}, events
+
+    def tracking(self) -> Numbers:
+        """How well γ follows g: e = ‖Σ_B γ − Σ_B g‖ / b beside the mean ‖γ‖, and how far apart clients are."""
+        federation = self._federation
+        theta, gamma, gradient = (x[self._benign] for x in (federation.theta, federation.gamma, federation.gradient))
+        distance = federation.hood.distances(federation.gamma)
+        return {
+            "tracking_error": (gamma - gradient).mean(0).norm(),
+            "gamma_norm": gamma.norm(dim=1).mean(),
+            "benign_distance": _median(distance[self._to_benign]),
+            "malicious_distance": _median(distance[self._to_malicious]),
+            "consensus_distance": (theta - theta.mean(0)).norm(dim=1).mean(),
+        }
+
+    def masks(self) -> Numbers:
+        """Edges from benign clients: malicious ones not cut, and benign ones cut."""
+        cut, malicious = self._federation.cut, self._federation.to_malicious
+        return {"missed_edges": (malicious & ~cut).sum(), "false_alarm_edges": (cut & ~malicious).sum()}
+
+    def _events(self, before: NDArray[np.bool_], cut: NDArray[np.bool_]) -> list[Row]:
+        """What changed on the edges, in their order; a client's edge to itself is none."""
+        clients = self._federation.clients
+        return [
+            {
+                "round": self._federation.round,
+                "event": "cut" if cut[e] else "readmitted",
+                "client": clients[self._listeners[e]].id,
+                "neighbour": clients[self._senders[e]].id,
+                "malicious": clients[self._senders[e]].malicious,
+            }
+            for e in np.flatnonzero((cut != before) & (self._listeners != self._senders))
+        ]
+
+    def _count_components(self, cut: NDArray[np.bool_]) -> int:
+        """Parts of the graph of benign clients that listen to one another."""
+        n, benign = len(self._federation.clients), self._federation.benign
+        ends = self._listeners[~cut], self._senders[~cut]
+        listens = coo_array((np.ones(len(ends[0])), ends), shape=(n, n)).tocsr()[benign][:, benign]
+        count: int = connected_components(listens.multiply(listens.T), directed=False, return_labels=False)
+        return count
+
+
+def fetched(numbers: Numbers) -> Row:
+    """The numbers on the host, all in one transfer; what is a vector becomes a list."""
+    measured = [x.reshape(-1).double() for x in numbers.values() if x is not None]
+    values, row = iter(torch.cat(measured).tolist()), {}
+    for key, x in numbers.items():
+        kind = float if x is None or x.is_floating_point() else int
+        taken = [kind(value) for value in islice(values, 0 if x is None else x.numel())]
+        row[key] = None if x is None else taken if x.ndim else taken[0]
     return row
 
 
-def tracking(federation: Federation) -> dict[str, object]:
-    """How well γ follows g: e = ‖Σ_B γ − Σ_B g‖ / b beside the mean ‖γ‖, and how far apart clients are."""
-    gamma, gradient = (x[federation.benign] for x in (federation.gamma, federation.gradient))
-    theta = federation.theta[federation.benign]
-    distance = federation.hood.distances(federation.gamma)
-    malicious = federation.to_malicious
-    return {
-        "tracking_error": (gamma - gradient).mean(0).norm().item(),
-        "gamma_norm": gamma.norm(dim=1).mean().item(),
-        "benign_distance": _median(distance[~malicious & ~federation.hood.to_self]),
-        "malicious_distance": _median(distance[malicious]),
-        "consensus_distance": (theta - theta.mean(0)).norm(dim=1).mean().item(),
-    }
-
-
-def masks(federation: Federation) -> dict[str, object]:
-    """Edges from benign clients: malicious ones not cut, benign ones cut, and what is left of the graph."""
-    malicious = federation.to_malicious
-    kept: Graph = nx.Graph()
-    kept.add_nodes_from(federation.benign)
-    listening = {edge for edge, cut in edges(federation).items() if not cut}
-    kept.add_edges_from((i, j) for i, j in listening if (j, i) in listening)
-    return {
-        "missed_edges": int((malicious & ~federation.cut).sum()),
-        "false_alarm_edges": int((federation.cut & ~malicious).sum()),
-        "benign_components": nx.number_connected_components(kept),
-    }
-
-
-def edges(federation: Federation) -> dict[tuple[int, int], bool]:
-    """Whether benign client i has cut its neighbour j, for every edge (i, j), as positions, self left out."""
-    hood = federation.hood
-    ends = zip(hood.own_cols[hood.rows].tolist(), hood.senders.tolist(), federation.cut.tolist(), strict=True)
-    return {(i, j): cut for i, j, cut in ends if i != j}
-
-
-def _median(values: Tensor) -> float | None:
-    return values.median().item() if len(values) else None
+def _median(values: Tensor) -> Tensor | None:
+    return values.median() if len(values) else None

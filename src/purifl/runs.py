@@ -27,7 +27,9 @@ from safetensors.torch import save_file
 
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
-from purifl.simulation import Row, Simulation
+from purifl.metrics import Row
+from purifl.phases import Profile, phase, timed_by
+from purifl.simulation import Simulation
 from purifl.state import State
 
 OnRound = Callable[[Row, Simulation], None]
@@ -170,6 +172,7 @@ class RunFolder:
         except (json.JSONDecodeError, UnicodeDecodeError, ConfigError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
 
+    @phase("store")
     def store(self, row: Row, events: list[Row], state: State, experiment: Experiment, seconds: float) -> None:
         """Write a round; where that fails (a full disk, say) the last checkpoint is still there."""
         try:
@@ -278,7 +281,12 @@ def _same_experiment(stored: dict[str, Any], experiment: Experiment, file: Path)
 
 
 def run(
-    experiment: Experiment, out: Path | str | None = None, *, force: bool = False, on_round: OnRound | None = None
+    experiment: Experiment,
+    out: Path | str | None = None,
+    *,
+    force: bool = False,
+    on_round: OnRound | None = None,
+    profile: Profile | None = None,
 ) -> Result:
     """Run an experiment from the start.
 
@@ -287,12 +295,14 @@ def run(
         out: Folder to keep it in, so that it can be resumed; nothing is written if not given.
         force: Replace a run that is already there.
         on_round: Called after each round with its metrics.
+        profile: Told where the time of the rounds goes.
     """
     if out is not None:
         RunFolder(Path(out)).check_free(force)
     simulation = Simulation(experiment)
     folder = RunFolder.create(Path(out), experiment, force) if out is not None else None
-    return _continue(simulation, folder, 0.0, on_round)
+    with timed_by(profile):
+        return _continue(simulation, folder, 0.0, on_round)
 
 
 def resume(out: Path | str, *, on_round: OnRound | None = None) -> Result:

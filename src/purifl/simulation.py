@@ -4,50 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from functools import lru_cache
 
 import torch
 
 from purifl.attacks import MessageAttack
+from purifl.data import DataSet, DataSource
+from purifl.determinism import deterministic
 from purifl.errors import ConfigError
 from purifl.experiment import Experiment
 from purifl.federation import Federation
-from purifl.metrics import Targets, accuracies, edges, masks, tracking
+from purifl.metrics import Meter, Row, Targets
+from purifl.models import Build
 from purifl.randomness import stream
 from purifl.topology import Graph
 from purifl.training import Client
-
-Row = dict[str, Any]
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Within it torch computes the same bits each time, in full float32, on any number of cores and on a GPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    filling: Any = torch.utils.deterministic
-    before = (
-        torch.get_deterministic_debug_mode(),
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.benchmark,
-        filling.fill_uninitialized_memory,
-    )
-    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler, a second
-    torch.set_num_threads(1)  # sums in another order have other bits; small models are faster so, too
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
-    filling.fill_uninitialized_memory = False  # a kernel for each new tensor, and nobody reads it
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(before[0])
-        torch.set_num_threads(before[1])
-        torch.set_float32_matmul_precision(before[2])
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[3:5]
-        filling.fill_uninitialized_memory = before[5]
 
 
 def place(experiment: Experiment) -> tuple[Graph, list[int]]:
@@ -64,11 +35,12 @@ class Simulation:
         self.experiment = experiment
         n, seed = experiment.clients, experiment.seed
         device = _available(experiment.device)
-        data = experiment.dataset.load()
+        data = _loaded(experiment.dataset, os.environ.get("PURIFL_DATA"), device)
+        labels = data.train.y.cpu()
         poison = experiment.attack.aim(data, stream(seed, "attack"))
-        parts = experiment.partition.split(data.train.y.numpy(), n, stream(seed, "partition"))
+        parts = experiment.partition.split(labels.numpy(), n, stream(seed, "partition"))
         graph, self.malicious = place(experiment)
-        self.histograms = [data.train.y[part].bincount(minlength=data.classes).tolist() for part in parts]
+        self.histograms = [labels[part].bincount(minlength=data.classes).tolist() for part in parts]
         self.targets = Targets.of(data.test, poison, device)
 
         clients = [Client(k, data.train.at(torch.from_numpy(part))) for k, part in enumerate(parts)]
@@ -78,9 +50,9 @@ class Simulation:
         if experiment.defense.knows_malicious:
             clients = [c for c in clients if not c.malicious]
             graph = graph.subgraph([c.id for c in clients]).copy()
-        with deterministic():
+        with deterministic(experiment.precision):
             self.federation = Federation(
-                lambda: experiment.model.build(data.shape, data.classes),
+                Build(experiment.model, data.shape, data.classes),
                 clients,
                 graph,
                 training=experiment.training,
@@ -90,34 +62,25 @@ class Simulation:
                 seed=seed,
                 device=device,
                 attack=experiment.attack if isinstance(experiment.attack, MessageAttack) else None,
+                engine=experiment.engine,
+                precision=experiment.precision,
             )
+        self._meter = Meter(self.federation, self.targets)
 
     def step(self) -> tuple[Row, list[Row]]:
         """One round: its row of metrics, and what changed on the edges."""
-        federation = self.federation
-        before = edges(federation)
-        with deterministic():
-            federation.step()
-            evaluate = federation.round % self.experiment.eval_every == 0 or self.finished
-            row = {
-                "round": federation.round,
-                **(accuracies(federation, self.targets) if evaluate else {}),
-                **tracking(federation),
-                **masks(federation),
-            }
-        after = edges(federation)
-        events = [
-            {
-                "round": federation.round,
-                "event": "cut" if cut else "readmitted",
-                "client": federation.clients[i].id,
-                "neighbour": federation.clients[j].id,
-                "malicious": federation.clients[j].malicious,
-            }
-            for (i, j), cut in after.items()
-            if cut != before[i, j]
-        ]
+        before = self.federation.cut
+        with deterministic(self.experiment.precision):
+            self.federation.step()
+            row, events = self._meter.read(before, self._evaluates)
         return finite(row), events
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the models are tested in the round just done."""
+        every = self.experiment.eval_every
+        assert every is not None  # filled in by the experiment
+        return self.federation.round % every == 0 or self.finished
 
     @property
     def finished(self) -> bool:
@@ -143,6 +106,12 @@ class Simulation:
 def finite(row: Row) -> Row:
     """The row with null for numbers that are not finite, which JSON does not have."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+@lru_cache(maxsize=1)
+def _loaded(source: DataSource, root: str | None, device: torch.device) -> DataSet:
+    """The data set from the folder ``root``, on the device; the last one is kept for the next run."""
+    return source.load().to(device)
 
 
 def _available(name: str) -> torch.device:

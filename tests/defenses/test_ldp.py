@@ -11,10 +11,10 @@ from local_training import BATCH, CLIENT, ROUND, STEP, by_hand, data, generator,
 from purifl import Client, Experiment, Samples, Training, run
 from purifl.defenses import defenses, ldp
 from purifl.defenses.ldp import LDP, laplace
+from purifl.engines import Loop
 from purifl.errors import ConfigError
 from purifl.models import models
 from purifl.randomness import stream
-from purifl.engines import Loop
 
 NOISY = LDP(scale=0.1)
 

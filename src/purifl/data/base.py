@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -67,12 +67,18 @@ class DataSet:
         """Shape of one input: (channels, height, width) for images, (features,) for text."""
         return tuple(self.train.x.shape[1:])
 
+    def to(self, device: torch.device | str) -> DataSet:
+        """The same data set on ``device``."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
 
 class DataSource(Component):
-    """A data set by name."""
+    """A data set by name, with what an experiment uses on it where it does not say."""
 
     batch_size: ClassVar[int] = 256
     step_size: ClassVar[float] = 0.01
+    eval_every: ClassVar[int] = 5
+    """Testing every benign client's model takes much of a round's time where the test split is large."""
 
     @abstractmethod
     def load(self) -> DataSet:

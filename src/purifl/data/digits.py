@@ -28,6 +28,7 @@ class Digits(DataSource):
     )
     batch_size: ClassVar[int] = 16
     step_size: ClassVar[float] = 0.05
+    eval_every: ClassVar[int] = 1
 
     def load(self) -> DataSet:
         """Read it from the installed scikit-learn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from purifl.data import Samples
+from purifl.determinism import Precision
 from purifl.models import check_model
 from purifl.randomness import seeded, stream
 from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
@@ -32,6 +34,8 @@ class Work:
         device: Where to compute.
         loss: Of a batch's outputs and labels, a mean over the batch.
         rule: What benign clients do with a mini-batch.
+        precision: Of products; ``bf16`` by automatic casts, ``tf32`` where :func:`~purifl.determinism.deterministic`
+            allows it.
     """
 
     factory: ModelFactory
@@ -41,6 +45,11 @@ class Work:
     device: torch.device
     loss: Loss
     rule: LocalRule
+    precision: Precision = "float32"
+
+    def casting(self) -> AbstractContextManager[object]:
+        """Within it models compute in bf16, if that is the precision."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,8 @@ class Engine(ABC):
 
     def _hits(self, theta: Tensor, samples: Samples) -> Tensor:
         model = self.use(theta.clone()).eval()
-        logits = torch.cat([model(part) for part in torch.split(samples.x, TEST_BATCH)])
+        with self.work.casting():
+            logits = torch.cat([model(part) for part in torch.split(samples.x, TEST_BATCH)])
         return (logits.argmax(1) == samples.y) & logits.isfinite().all(1)
 
     @torch.no_grad()
@@ -165,7 +175,7 @@ class Engine(ABC):
         return torch.Generator(self.work.device).manual_seed(seed)
 
     def walked(self, start: Tensor, end: Tensor, batches: int | Tensor) -> Tensor:
-        """g = (θ_start − θ_end)/λ, divided by the number of mini-batches for 'epoch-mean'."""
+        """G = (θ_start − θ_end)/λ, divided by the number of mini-batches for 'epoch-mean'."""
         total = (start - end) / self.step
         return total / batches if self.training.gradient == "epoch-mean" else total
 

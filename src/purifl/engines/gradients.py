@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from purifl.data import Samples
@@ -40,7 +42,7 @@ class StackedGradients:
     """
 
     def __init__(self, work: Work, model: nn.Module, capacity: int, width: int) -> None:
-        self._model, self._loss, self._precision = model, work.loss, "tf32x3"
+        self._model, self._work = model, work
         like, device = work.clients[0].data, work.device
         self._x = torch.zeros(capacity, width, *like.x.shape[1:], dtype=like.x.dtype, device=device)
         self._y = torch.zeros(capacity, width, dtype=like.y.dtype, device=device)
@@ -52,16 +54,17 @@ class StackedGradients:
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
             if name not in trained
         }
-        self._recordings: dict[int, Recording] = {}
+        self._recordings: dict[tuple[str, int, int], Recording] = {}
+        self._tested: Tensor | None = None
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self._try(work)
+        self._try()
 
-    def _try(self, work: Work) -> None:
+    def _try(self) -> None:
         """See, before anybody relies on it, whether the model can be stacked at all."""
         if any(isinstance(module, _BatchNorm) for module in self._model.modules()):
             raise NotStackableError("batch normalisation mixes a mini-batch's samples with those that fill it up")
         try:
-            self._compute(1)
+            self._compute(1, 1)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise NotStackableError(str(error).strip().split("\n")[0]) from error
 
@@ -78,35 +81,49 @@ class StackedGradients:
 
     def feed(self, pool: Samples, index: Tensor, weights: Tensor) -> None:
         """Put in the mini-batches ``index`` (A, B) of ``pool``, and each sample's weight in the loss."""
-        active, flat = len(index), index.reshape(-1)
-        torch.index_select(pool.x, 0, flat, out=self._x[:active].flatten(0, 1))
-        torch.index_select(pool.y, 0, flat, out=self._y[:active].flatten(0, 1))
-        self._weights[:active] = weights
+        active, width = index.shape
+        self._x[:active, :width] = pool.x[index]
+        self._y[:active, :width] = pool.y[index]
+        self._weights[:active, :width] = weights
 
-    def __call__(self, active: int) -> list[Tensor]:
-        """(active, ...) the gradient for each parameter; valid until the next call."""
+    def __call__(self, active: int, width: int) -> list[Tensor]:
+        """(active, ...) the gradient for each parameter, of mini-batches of ``width``; valid until the next call."""
+        return self._replayed("gradients", active, width)
+
+    def outputs(self, count: int, x: Tensor) -> Tensor:
+        """(count, len(x), ...) what the first ``count`` clients' models say about the same samples."""
+        if self._tested is None or len(self._tested) < len(x):
+            self._tested = torch.empty_like(x)
+            self._recordings = {key: kept for key, kept in self._recordings.items() if key[0] == "gradients"}
+        self._tested[: len(x)] = x
+        return self._replayed("outputs", count, len(x))[0].clone()
+
+    def _replayed(self, what: str, clients: int, samples: int) -> list[Tensor]:
+        """What a function computes from the buffers, by its recording where there is CUDA."""
+        compute = partial(self._compute if what == "gradients" else self._answer, clients, samples)
         if self._memory is None:
-            return self._compute(active)
-        if active not in self._recordings:
-            self._recordings[active] = self._record(active)
-        graph, gradients = self._recordings[active]
+            return compute()
+        key = (what, clients, samples)
+        if key not in self._recordings:
+            self._recordings[key] = self._record(compute)
+        graph, results = self._recordings[key]
         graph.replay()
-        return gradients
+        return results
 
-    def _record(self, active: int) -> Recording:
-        side = torch.cuda.Stream()
+    def _record(self, compute: Callable[[], list[Tensor]]) -> Recording:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._compute(active)  # compiles kernels and sets up libraries, which a recording must not
+            compute()  # compiles kernels and sets up libraries, which a recording must not
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            gradients = self._compute(active)
-        return graph, gradients
+            results = compute()
+        return graph, results
 
-    def _compute(self, active: int) -> list[Tensor]:
+    def _compute(self, active: int, width: int) -> list[Tensor]:
         params = {name: p[:active] for name, p in self.params.items()}
-        batch = (self._x[:active], self._y[:active], self._weights[:active])
+        batch = (self._x[:active, :width], self._y[:active, :width], self._weights[:active, :width])
         self._model.train()
         found: dict[str, Tensor] = vmap(grad(self._mean_loss))(params, *batch)
         return [g.contiguous() for g in found.values()]
@@ -114,28 +131,36 @@ class StackedGradients:
     def _mean_loss(self, params: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Σ_k weight_k L(x_k, y_k) of one client."""
         outputs = self._outputs(params, x)
-        each = vmap(lambda output, label: self._loss(output[None], label[None]))(outputs, y)
-        total: Tensor = (each * weights).sum()
+        total: Tensor = (self._losses(outputs, y) * weights).sum()
         return total
 
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """L of each sample. Cross-entropy is written out: picking an entry by index needs a sort to be deterministic."""
+        if self._work.loss is cross_entropy:
+            chosen = y[:, None] == torch.arange(outputs.shape[-1], device=y.device)
+            return -torch.where(chosen, outputs.log_softmax(-1), 0).sum(-1)
+        each: Tensor = vmap(lambda output, label: self._work.loss(output[None], label[None]))(outputs, y)
+        return each
+
     def _outputs(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
-        with self._layers():
+        with self._work.casting(), self._layers():
             outputs: Tensor = functional_call(self._model, params | self._fixed, (x,))
         return outputs
 
-    def outputs(self, count: int, x: Tensor) -> Tensor:
-        """(count, len(x), ...) what the first ``count`` clients' models say about the same samples."""
+    def _answer(self, count: int, samples: int) -> list[Tensor]:
         params = {name: p[:count] for name, p in self.params.items()}
+        assert self._tested is not None
+        x = self._tested[:samples]
         self._model.eval()
-        outputs: Tensor = vmap(lambda params: self._outputs(params, x))(params)
-        return outputs
+        with torch.no_grad():
+            return [vmap(lambda params: self._outputs(params, x))(params)]
 
     def _layers(self) -> AbstractContextManager[object]:
         if self._memory is None or find_spec("triton") is None:
             return nullcontext()
         from purifl.engines.layers import StackedLayers  # noqa: PLC0415 - Triton exists only where CUDA does
 
-        return StackedLayers(self._precision)
+        return StackedLayers("tf32x3" if self._work.precision == "float32" else self._work.precision)
 
 
 _recordings = threading.local()
@@ -151,7 +176,7 @@ def recorded(work: Work, model: nn.Module, capacity: int, width: int) -> Stacked
     if key is None:
         return StackedGradients(work, model, capacity, width)
     like = work.clients[0].data
-    key = (key, work.loss, work.device, like.x.shape[1:], like.x.dtype, capacity, width)
+    key = (key, work.loss, work.device, like.x.shape[1:], like.x.dtype, work.precision, capacity, width)
     kept: OrderedDict[Hashable, StackedGradients] = _recordings.__dict__.setdefault("kept", OrderedDict())
     if key not in kept:
         kept[key] = StackedGradients(work, model, capacity, width)

@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_SPLIT = 8192  # positions summed by one program in a weight gradient
-
 
 def _power_of_two(number: int) -> int:
     return max(16, 1 << (number - 1).bit_length())
@@ -25,8 +23,10 @@ def _power_of_two(number: int) -> int:
 @triton.jit
 def _dot(a, b, precision: tl.constexpr):
     if precision == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
-    return tl.dot(a, b, input_precision=precision)
+        product = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    else:
+        product = tl.dot(a, b, input_precision=precision)
+    return product
 
 
 @triton.jit
@@ -90,22 +90,23 @@ def _correlate(
     inside = x + a * client + _in_patch(k, line, kernel_width, channels)
     gradients = g + a * rows_total * outputs
     end = tl.minimum((split + 1) * split_rows, rows_total)
-    total = tl.zeros((block_depth, block_outputs), tl.float32)
+    total = tl.zeros((block_outputs, block_depth), tl.float32)
+    bias = tl.zeros((block_outputs,), tl.float32)
     for first in range(split * split_rows, end, block_rows):
         rows = first + tl.arange(0, block_rows)
         starts = _patch_starts(rows, per_image, across, image, line, channels, stride)
-        patch = tl.load(
-            inside[:, None] + starts[None, :], mask=(k < depth)[:, None] & (rows < end)[None, :], other=0.0
-        )
-        patch = tl.where((k == depth)[:, None], 1.0, patch)
+        patch = tl.load(inside[None, :] + starts[:, None], mask=(k < depth)[None, :] & (rows < end)[:, None], other=0.0)
         part = tl.load(
-            gradients + rows[:, None].to(tl.int64) * outputs + outs[None, :],
+            gradients + rows[:, None] * outputs + outs[None, :],
             mask=(rows < end)[:, None] & (outs < outputs)[None, :],
             other=0.0,
         )
-        total += _dot(patch, part, precision)
-    place = out + ((a * splits + split) * (depth + 1) + k)[:, None] * outputs + outs[None, :]
-    tl.store(place, total, mask=(k <= depth)[:, None] & (outs < outputs)[None, :])
+        total += _dot(tl.trans(part), patch, precision)
+        bias += tl.sum(part, 0)
+    place = out + (a * splits + split) * (depth + 1) * outputs + outs
+    tl.store(place[:, None] + (k * outputs)[None, :], total, mask=(outs < outputs)[:, None] & (k < depth)[None, :])
+    if tl.program_id(0) == 0:
+        tl.store(place + depth * outputs, bias, mask=outs < outputs)
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor, kernel_width: int, stride: int, precision: str) -> Tensor:
@@ -116,10 +117,12 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor, kernel_width: int, stride: int,
     down, across = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1
     y = x.new_empty(clients, batch, down, across, outputs)
     rows, block = batch * down * across, min(64, _power_of_two(outputs))
-    grid = (triton.cdiv(rows, 128), triton.cdiv(outputs, block), clients)
+    # measured on an H200: few outputs leave little to do per patch, which one warp does without waiting for others
+    block_rows, block_depth, warps = (64, 512 // block, 1) if depth > 32 and block <= 32 else (128, 32, 4)
+    grid = (triton.cdiv(rows, block_rows), triton.cdiv(outputs, block), clients)
     _convolve[grid](
         x, w, bias, y, x.stride(0), x.stride(1), x.stride(2), rows, down * across, across,
-        channels, outputs, depth, kernel_width, stride, precision, 128, block, 32,
+        channels, outputs, depth, kernel_width, stride, precision, block_rows, block, block_depth, num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -128,13 +131,15 @@ def correlate(x: Tensor, g: Tensor, kernel: tuple[int, int], stride: int, precis
     """Gradients (A, kh·kw·C, O) and (A, O) for weights and biases, from padded images and the output's gradient."""
     clients, batch, down, across, outputs = g.shape
     channels, rows = x.shape[-1], batch * down * across
-    depth, splits = kernel[0] * kernel[1] * channels, triton.cdiv(rows, _SPLIT)
+    depth, block = kernel[0] * kernel[1] * channels, min(64, _power_of_two(outputs))
+    # measured on an H200: so many positions are summed by one program, so many at a time
+    split, block_rows, block_depth, warps = (1024, 64, 32, 2) if depth <= 32 else (4096, 32, 8192 // block, 4)
+    splits = triton.cdiv(rows, split)
     parts = x.new_empty(clients, splits, depth + 1, outputs)
-    block, block_depth = min(64, _power_of_two(outputs)), min(128, _power_of_two(depth + 1))
-    grid = (triton.cdiv(depth + 1, block_depth), triton.cdiv(outputs, block), clients * splits)
+    grid = (triton.cdiv(depth, block_depth), triton.cdiv(outputs, block), clients * splits)
     _correlate[grid](
-        x, g, parts, x.stride(0), x.stride(1), x.stride(2), rows, down * across, across, _SPLIT, splits,
-        channels, outputs, depth, kernel[1], stride, precision, 32, block, block_depth,
+        x, g, parts, x.stride(0), x.stride(1), x.stride(2), rows, down * across, across, split, splits,
+        channels, outputs, depth, kernel[1], stride, precision, block_rows, block, block_depth, num_warps=warps,
     )  # fmt: skip
     both = parts.sum(1)
     return both[:, :depth], both[:, depth]

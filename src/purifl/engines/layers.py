@@ -21,6 +21,12 @@ from purifl.engines import kernels
 Dims = Sequence[int | None]
 
 
+_MAX_POOLING = {torch.max_pool2d, F.max_pool2d, F._max_pool2d}
+
+_ANY_ORDER = {torch.relu, F.relu, F.gelu, torch.add, Tensor.add, Tensor.__add__, torch.flatten, Tensor.contiguous}
+"""What takes images whose channels lie innermost in memory, as our layers leave them; other functions get a copy."""
+
+
 class StackedLayers(TorchFunctionMode):
     """Within it, ``conv2d`` and ``max_pool2d`` of what ``vmap`` runs over use the kernels for many clients."""
 
@@ -29,7 +35,11 @@ class StackedLayers(TorchFunctionMode):
         self.precision = precision
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None  # noqa: ANN401
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - the protocol's own types
         """Our layer where it applies, torch's otherwise."""
         kwargs = kwargs or {}
@@ -38,8 +48,10 @@ class StackedLayers(TorchFunctionMode):
             if bias is None:
                 bias = weight.new_zeros(len(weight))
             return _Convolution.apply(x, weight, bias, stride, padding, self.precision)
-        if func is torch.max_pool2d and (size := _plain_pooling(*args, **kwargs)):
+        if func in _MAX_POOLING and (size := _plain_pooling(*args, **kwargs)):
             return _Pooling.apply(args[0], size)[0]
+        if func not in _ANY_ORDER and func.__name__ != "__get__":
+            args = tuple(x.contiguous() if isinstance(x, Tensor) and x.dim() == 4 else x for x in args)
         return func(*args, **kwargs)
 
 
@@ -61,11 +73,11 @@ def _plain_convolution(
 
 
 def _plain_pooling(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,  # noqa: ANN401
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,  # noqa: ANN401
 ) -> int | None:  # fmt: skip
     """The size of the windows, if they are square and do not overlap."""
     sizes, steps = _pair(kernel_size), _pair(stride or kernel_size)
-    plain = set(_pair(padding)) == {0} and set(_pair(dilation)) == {1} and not ceil_mode
+    plain = set(_pair(padding)) == {0} and set(_pair(dilation)) == {1} and not ceil_mode and not return_indices
     if not plain or len(set(sizes + steps)) != 1 or x.dtype != torch.float32 or x.dim() != 4:
         return None
     return sizes[0]
@@ -91,7 +103,9 @@ class _Convolution(Function):
     """y = x * weight + bias, for images (B, C, H, W)."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: tuple[int, int], precision: str) -> Tensor:
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: tuple[int, int], precision: str
+    ) -> Tensor:
         """One client alone."""
         return F.conv2d(x, weight, bias, stride, padding)
 
@@ -135,7 +149,9 @@ class _InputGradient(Function):
         """Nobody differentiates twice."""
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any) -> tuple[Tensor, int]:  # noqa: ANN401
+    def vmap(
+        info: Any, dims: Dims, g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any
+    ) -> tuple[Tensor, int]:
         """All clients at once."""
         stride, padding, precision = settings
         g, weight = _stack(info.batch_size, dims, g, weight)
@@ -144,7 +160,9 @@ class _InputGradient(Function):
         # patches of the padded gradient line up with the image once rows and columns are `stride` apart
         spread = g.new_zeros(clients, batch, *(s + k - 1 for s, k in zip(size, kernel, strict=True)), outputs)
         top, left = (k - 1 - p for k, p in zip(kernel, padding, strict=True))
-        spread[:, :, top : top + stride * down : stride, left : left + stride * across : stride] = g.permute(0, 1, 3, 4, 2)
+        spread[:, :, top : top + stride * down : stride, left : left + stride * across : stride] = g.permute(
+            0, 1, 3, 4, 2
+        )
         matrix = weight.flip(-1, -2).permute(0, 3, 4, 1, 2).flatten(1, 3).contiguous()
         none = matrix.new_zeros(clients, matrix.shape[-1])
         return kernels.convolve(spread, matrix, none, kernel[1], 1, precision).permute(0, 1, 4, 2, 3), 0

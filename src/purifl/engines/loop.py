@@ -41,4 +41,6 @@ class Loop(Engine):
 
     def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
         """∇L of one mini-batch at the working model's parameters."""
-        return torch.autograd.grad(self.work.loss(self.model(batch.x), batch.y), self.params)
+        with self.work.casting():
+            loss = self.work.loss(self.model(batch.x), batch.y)
+        return torch.autograd.grad(loss, self.params)

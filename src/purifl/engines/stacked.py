@@ -22,6 +22,8 @@ from purifl.training import LocalRule, Memory, Walk
 
 _AT_ONCE = 4096  # samples in a step: enough to fill a device, and their activations fit
 _TESTED_AT_ONCE = 16384
+_ROUNDED_TO = 128
+_USUAL = 16  # clients; buffers for fewer would be as many recordings, which runs could not share
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,22 @@ class Team:
     """Walks taken side by side: they follow the same rule, those with most mini-batches first.
 
     Attributes:
+        number: Of the team.
         jobs: The walks.
         places: Where they stand among the engine's jobs.
         rows: The client of each.
-        active: How many of them are under way at each step; always the first ones.
+        active: How many of them are under way at each step, always the first ones, and how many samples the
+            largest of their mini-batches has.
         batches: (len(jobs), 1) number of mini-batches of each.
         slots: (steps, len(jobs), B) where each step's samples stand in the concatenated orders of all jobs.
         weights: (steps, len(jobs), B) of each sample in the loss: 1/size of the mini-batch, 0 for filling.
     """
 
+    number: int
     jobs: list[Job]
-    places: Tensor
+    places: list[int]
     rows: Tensor
-    active: list[int]
+    active: list[tuple[int, int]]
     batches: Tensor
     slots: Tensor
     weights: Tensor
@@ -56,11 +61,12 @@ class Stacked(Engine):
             raise NotStackableError(f"the local rule {type(work.rule).__name__} computes gradients of its own")
         bounds = [self.bounds(len(job.data.y)) for job in self.jobs]
         self._width = max(end - start for each in bounds for start, end in each)
-        self._capacity = max(1, _AT_ONCE // self._width)
+        self._capacity = max(1, min(_AT_ONCE // self._width, max(_USUAL, len(self.jobs))))
         self._gradients = recorded(work, self.model, self._capacity, self._width)
         self._pool = Samples(torch.cat([j.data.x for j in self.jobs]), torch.cat([j.data.y for j in self.jobs]))
         self._starts = np.cumsum([0, *(len(job.data.y) for job in self.jobs)])
         self._teams = self._gather(bounds)
+        self._ahead: dict[tuple[int, int], Tensor] = {}
 
     def _gather(self, bounds: list[list[tuple[int, int]]]) -> list[Team]:
         plain = [type(job.rule) is LocalRule for job in self.jobs]
@@ -70,10 +76,10 @@ class Stacked(Engine):
             members = list(group)
             for first in range(0, len(members), self._capacity):
                 chosen = members[first : first + self._capacity]
-                teams.append(self._team(chosen, [bounds[k] for k in chosen]))
+                teams.append(self._team(len(teams), chosen, [bounds[k] for k in chosen]))
         return teams
 
-    def _team(self, places: Sequence[int], bounds: list[list[tuple[int, int]]]) -> Team:
+    def _team(self, number: int, places: list[int], bounds: list[list[tuple[int, int]]]) -> Team:
         jobs, steps, device = [self.jobs[k] for k in places], len(bounds[0]), self.work.device
         slots = np.zeros((steps, len(jobs), self._width), np.int64)
         weights = np.zeros(slots.shape)
@@ -85,14 +91,20 @@ class Stacked(Engine):
                 weights[step, k, : end - start] = 1 / (end - start)
             offset += self.visits(len(job.data.y))
         return Team(
+            number,
             jobs,
-            torch.tensor(places, device=device),
+            places,
             torch.tensor([job.row for job in jobs], device=device),
-            [sum(len(each) > step for each in bounds) for step in range(steps)],
+            [self._under_way(bounds, step) for step in range(steps)],
             torch.tensor([[len(each)] for each in bounds], device=device),
             torch.from_numpy(slots).to(device),
             torch.from_numpy(weights).to(device, self.params[0].dtype),
         )
+
+    def _under_way(self, bounds: list[list[tuple[int, int]]], step: int) -> tuple[int, int]:
+        """Clients and samples of a step; the samples rounded up, since each size is recorded by itself."""
+        sizes = [each[step][1] - each[step][0] for each in bounds if len(each) > step]
+        return len(sizes), min(self._width, -(-max(sizes) // _ROUNDED_TO) * _ROUNDED_TO)
 
     @torch.no_grad()
     def walks(self, theta: Tensor, round_: int) -> Tensor:
@@ -100,6 +112,7 @@ class Stacked(Engine):
         found = theta.new_empty(len(self.jobs), theta.shape[1])
         for team in self._teams:
             found[team.places] = self._walk(theta[team.rows], team, round_)
+            self._ahead[team.number, round_ + 1] = self._orders(team, round_ + 1)  # while the device is busy
         return found
 
     def _walk(self, start: Tensor, team: Team, round_: int) -> Tensor:
@@ -110,16 +123,23 @@ class Stacked(Engine):
         plain = type(rule) is LocalRule
         generators = [] if plain else [self.generator(job, round_) for job in team.jobs]
         before: Memory | None = None
-        for k, active in enumerate(team.active):
-            self._gradients.feed(self._pool, index[k, :active], team.weights[k, :active])
-            gradient = self._gradients(active)
+        for k, (active, width) in enumerate(team.active):
+            self._gradients.feed(self._pool, index[k, :active, :width], team.weights[k, :active, :width])
+            gradient = self._gradients(active, width)
             if alone and plain:
                 return _flat(gradient)
             moving = [p[:active] for p in params]
             torch._foreach_add_(moving, gradient, alpha=-self.step)
             if not plain:
                 walk = Walk(
-                    self.names, moving, self.step, k, tuple(gradient), _first(before, active), generators[:active], alone
+                    self.names,
+                    moving,
+                    self.step,
+                    k,
+                    tuple(gradient),
+                    _first(before, active),
+                    generators[:active],
+                    alone,
                 )
                 rule.after_step(walk)
                 before = walk.memory() if rule.remembers else None
@@ -127,11 +147,19 @@ class Stacked(Engine):
 
     def _samples(self, team: Team, round_: int) -> Tensor:
         """(steps, len(team.jobs), B) each step's samples, as places in the pool."""
+        orders = self._ahead.pop((team.number, round_), None)
+        if orders is None:
+            orders = self._orders(team, round_)
+        return orders.to(self.work.device, non_blocking=True)[team.slots]
+
+    def _orders(self, team: Team, round_: int) -> Tensor:
+        """The order in which each walk visits its samples, all walks' one after the other."""
         orders = [
             self._starts[place] + self.order(len(job.data.y), job.client, round_)
-            for place, job in zip(team.places.tolist(), team.jobs, strict=True)
+            for place, job in zip(team.places, team.jobs, strict=True)
         ]
-        return torch.from_numpy(np.concatenate(orders)).to(self.work.device)[team.slots]
+        joined = torch.from_numpy(np.concatenate(orders))
+        return joined.pin_memory() if self.work.device.type == "cuda" else joined
 
     @torch.no_grad()
     def hits(self, theta: Tensor, samples: Samples) -> Tensor:

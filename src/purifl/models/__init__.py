@@ -1,5 +1,5 @@
 """Models by name, models imported from the user's own code, and what every model has to satisfy."""
 
-from purifl.models.base import Imported, ModelSpec, check_model, models, resolve_model
+from purifl.models.base import Build, Imported, ModelSpec, check_model, models, resolve_model
 
-__all__ = ["Imported", "ModelSpec", "check_model", "models", "resolve_model"]
+__all__ = ["Build", "Imported", "ModelSpec", "check_model", "models", "resolve_model"]

@@ -6,8 +6,9 @@ import importlib
 import inspect
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,24 @@ class ModelSpec(Component):
 
 
 models: Registry[ModelSpec] = Registry("model", "purifl.models")
+
+
+@dataclass(frozen=True)
+class Build:
+    """A model for given data; calling it builds a fresh one."""
+
+    spec: ModelSpec
+    shape: tuple[int, ...]
+    classes: int
+
+    def __call__(self) -> nn.Module:
+        """A freshly initialised model."""
+        return self.spec.build(self.shape, self.classes)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for models of equal structure; None for users' own, whose factories may do anything."""
+        return None if isinstance(self.spec, Imported) else (self.spec.model_dump_json(), self.shape, self.classes)
 
 
 class Imported(ModelSpec):

@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from purifl.metrics import Row
 from purifl.report.figures import BLUE, FAINT, INK, ORANGE, PURPLE, SKY, VERMILION, plain
 from purifl.runs import Result
-from purifl.simulation import Row
 
 _CROWD = 40
 
