@@ -158,6 +158,17 @@ def test_a_message_that_is_not_finite_counts_as_none(name, bad):
     assert fed.cut[fed.hood.cols == 4].all()
 
 
+@pytest.mark.parametrize("name", list(defenses))
+def test_a_message_that_is_finite_but_makes_no_finite_model_counts_as_none(name):
+    fed = small_federation(defense=defenses.resolve(name), detector=detectors.resolve("none"))
+    largest = torch.finfo(fed.theta.dtype).max
+    for _ in range(3):
+        fed.theta[4], fed.gamma[4] = -largest, largest
+        assert not fed.exchange().present[fed.hood.cols == 4].any()
+        fed.step()
+    assert fed.theta[fed.benign].isfinite().all()
+
+
 def test_a_client_that_diverged_stays_lost_and_the_others_go_on():
     fed = small_federation(malicious=(), defense=LOWER)
     fed.theta[2] = torch.nan

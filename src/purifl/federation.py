@@ -124,10 +124,10 @@ class Federation:
         self._craft()
 
     def exchange(self) -> Heard:
-        """What the benign clients hear. A message that is not finite counts as none."""
-        owner = self.hood.owner
-        finite = self.theta.isfinite().all(1)[owner] & self.gamma.isfinite().all(1)
-        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta[owner], self.gamma))
+        """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
+        theta, gamma = self.theta[self.hood.owner], self.gamma
+        finite = (theta - self.step_size * gamma).isfinite().all(1) & gamma.isfinite().all(1)
+        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
 
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
