@@ -72,10 +72,7 @@ class Similarity(Detector):
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
         """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""
         unit = torch.nn.functional.normalize(gamma, dim=1)
-        cosine = torch.cat(
-            [(unit[hood.cols[e]] * unit[hood.own_cols[hood.rows[e]]]).sum(1) for e in hood.chunks(gamma.shape[1])]
-        )
-        return torch.where(hood.to_self, 1, cosine.clamp(min=0))
+        return torch.where(hood.to_self, 1, hood.dots(unit).to(gamma.dtype).clamp(min=0))
 
 
 @detectors.register("history")

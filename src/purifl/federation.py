@@ -64,7 +64,7 @@ class Federation:
         self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
         self.attack = attack
         self._connect()
-        self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training))
+        self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training, self.mixing))
         self.detector = detector or detectors.resolve(self.defense.detector)
         self.trainer = LocalTrainer(model, self.training, seed, self.device, loss, self.defense.local_rule())
         self._begin()
@@ -83,9 +83,6 @@ class Federation:
         self._attackers = neighbourhood(self.graph, ids, malicious).to(self.device)
         self.defended = torch.isin(self.everyone.rows, self._index(self.benign))
         self.to_malicious = torch.isin(self.hood.senders, self._index(self.malicious))
-        edges = zip(self.everyone.rows.tolist(), self.everyone.cols.tolist(), strict=True)
-        place = {edge: e for e, edge in enumerate(edges)}
-        self._reverse = self._index([place[j, i] for i, j in place])
 
     def _index(self, positions: list[int]) -> Tensor:
         return torch.tensor(positions, dtype=torch.int64, device=self.device)
@@ -125,10 +122,12 @@ class Federation:
 
     def exchange(self) -> Heard:
         """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
-        theta, gamma = self.theta[self.hood.owner], self.gamma
+        owner = self.hood.owner
+        theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
         finite = (theta - self.step_size * gamma).isfinite().all(1) & gamma.isfinite().all(1)
-        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
-        return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
+        if not finite.all():
+            theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
+        return Heard(theta, gamma, self.trust[self.everyone.reverse][self.defended], finite[self.hood.cols])
 
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
         """Who is cut, and with what weights the others are mixed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
@@ -60,9 +59,9 @@ class Turn:
     step: float
     losses: Callable[[Tensor], Tensor]
 
-    @cached_property
+    @property
     def models(self) -> Tensor:
-        """(N, d) θ_j − λ γ_j, the half-step models."""
+        """(N, d) θ_j − λ γ_j, the half-step models; made anew each time, so that they do not outlive their use."""
         return self.heard.theta - self.step * self.heard.gamma
 
 
@@ -74,11 +73,13 @@ class Setting:
         hood: The edges of the clients that run it.
         malicious: (E,) which edges lead to malicious clients: only for what a rule is told, never for what it finds.
         training: How clients train.
+        mixing: How trust becomes weights.
     """
 
     hood: Neighbourhood
     malicious: Tensor
     training: Training
+    mixing: Mixing
 
     @property
     def most_malicious(self) -> int:
