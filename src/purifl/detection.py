@@ -33,6 +33,10 @@ class Detector(Component):
         """What the detector remembers between rounds, all tensors."""
         return {}
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
+        return 0
+
     @abstractmethod
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor | None:
         """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is."""
@@ -89,6 +93,10 @@ class History(Detector):
     def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
         """The sum of all γ heard, a column each, and the number of rounds."""
         return {"sum": torch.zeros_like(gamma), "rounds": torch.zeros((), dtype=torch.int64)}
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The sum's."""
+        return hood.columns * vector
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, D_ij / med_i − 1)), D_ij = ‖Σ_{τ=1..t} (γ_j^τ − γ_i^τ)‖₂."""

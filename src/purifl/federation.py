@@ -16,6 +16,7 @@ from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
 from purifl.detection import Detector, detectors, lower_trust
 from purifl.errors import ConfigError
+from purifl.memory import check
 from purifl.randomness import stream
 from purifl.state import State, load_into, prefixed
 from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
@@ -67,6 +68,7 @@ class Federation:
         self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training, self.mixing))
         self.detector = detector or detectors.resolve(self.defense.detector)
         self.trainer = LocalTrainer(model, self.training, seed, self.device, loss, self.defense.local_rule())
+        check(self.trainer.model, len(self.clients), self.hood, (self.defense, self.detector), self.defense.lighter)
         self._begin()
 
     def _connect(self) -> None:

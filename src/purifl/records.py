@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from purifl.errors import ConfigError, RunError
+from purifl.memory import gib
 from purifl.neighbourhood import Neighbourhood, chunks, differences
 from purifl.state import State
 
@@ -217,7 +218,7 @@ def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
                 file.truncate(size * dtype.itemsize)
             return torch.from_file(file.name, shared=True, size=size, dtype=dtype).view(shape)
     except OSError as error:
-        place, needed = tempfile.gettempdir(), f"{size * dtype.itemsize / 2**30:.2f} GiB"
+        place, needed = tempfile.gettempdir(), gib(size * dtype.itemsize)
         raise ConfigError(
             "defense.records", "disk", f"it needs {needed} in {place}: {error}; TMPDIR names another folder"
         ) from error

@@ -129,6 +129,15 @@ class Defense(Component):
         """What the defence remembers between rounds, all tensors. ``first`` holds θ⁰ and γ⁰."""
         return {}
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
+        return 0
+
+    @property
+    def lighter(self) -> str:
+        """What setting of this defence would take less memory, in a few words; empty where there is none."""
+        return ""
+
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""
         return (trust <= (self.threshold / hood.size)[hood.rows]) & ~hood.to_self

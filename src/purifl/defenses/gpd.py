@@ -56,6 +56,16 @@ class Recording(Defense):
         auto = log if self._rounds is not None and log.suits_better(dense, hood, vector) else dense
         return {"auto": auto, "dense": dense, "log": log, "disk": log}[self.records]
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The sums S_i, and the records unless they are on disk."""
+        kept = 0 if self.records == "disk" else self.kept_as(hood, vector).vectors(hood)
+        return (len(hood.own) + kept) * vector
+
+    @property
+    def lighter(self) -> str:
+        """A file."""
+        return "" if self.records == "disk" else "defense.records=disk, which keeps records in a temporary file"
+
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """r_ij = 0, nobody cut."""
         return self.kept_as(hood, first.gamma[0].nbytes).begin(hood, first.gamma)
