@@ -23,7 +23,7 @@ class Counting(TorchDispatchMode):
         given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if strided(x)}
         found = func(*args, **(kwargs or {}))
         for x in filter(strided, tree_leaves(found)):
-            if func.overloadpacket.__name__ in {"mm", "addmm", "_sparse_addmm"}:
+            if func.overloadpacket.__name__ in {"mm", "addmm", "addmm_", "_sparse_addmm"}:
                 self.products.append(tuple(x.shape))
             if x.shape[-1:] == (D,) and x.untyped_storage().data_ptr() not in given:
                 self.largest = max(self.largest, x.numel())

@@ -1,5 +1,6 @@
 """Every way to keep records gives the sums of a loop over edges and rounds, whatever counts when."""
 
+import sys
 from pathlib import Path
 
 import networkx as nx
@@ -173,6 +174,25 @@ def test_records_on_disk_are_in_a_file_that_goes_with_them(tmp_path, monkeypatch
         assert str(tmp_path) in maps.read_text()
         del state
         assert str(tmp_path) not in maps.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident pages of files are read from /proc")
+def test_records_on_disk_leave_nothing_in_memory():
+    """Twenty rounds of 4 MB, and then a sum over all of them."""
+
+    def resident():
+        return 1024 * int(Path("/proc/self/status").read_text().split("RssFile:")[1].split()[0])
+
+    hood = neighbourhood(nx.complete_graph(4), [0, 1, 2, 3], [0, 1, 2, 3])
+    records, gamma, everyone = kept(hood, 20, records="disk"), torch.ones(4, 250_000), torch.ones_like(hood.to_self)
+    state = records.begin(hood, gamma)
+    before, weights = resident(), torch.full((16,), 0.25)
+    for _ in range(19):
+        records.add(state, hood, weights, gamma, everyone)
+    records.add(state, hood, weights, gamma, (hood.rows + hood.cols) % 3 > 0)
+    assert state["gamma"].nbytes == 80_000_000
+    assert (state["counted"] != everyone).any()
+    assert resident() < before + 8_000_000
 
 
 def test_a_disk_without_room_is_said_before_the_first_round(monkeypatch):

@@ -114,7 +114,7 @@ class Federation:
 
         gamma = gradient[self.hood.owner]
         if self.training.algorithm == "dsgt":
-            new, old = gradient[self.benign], self.gradient[self.benign]
+            new, old = (x[self.benign] if self.malicious else x for x in (gradient, self.gradient))
             gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
 
         self.trust[self.defended] = self._detect(heard, trust, turn.cut)
@@ -126,7 +126,7 @@ class Federation:
         """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
         owner = self.hood.owner
         theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
-        finite = (theta - self.step_size * gamma).isfinite().all(1) & gamma.isfinite().all(1)
+        finite = _finite(torch.sub(theta, gamma, alpha=self.step_size)) & _finite(gamma)
         if not finite.all():
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self.everyone.reverse][self.defended], finite[self.hood.cols])
@@ -141,8 +141,8 @@ class Federation:
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
-        models, weights = self.theta - self.step_size * self.gamma[: len(self.clients)], self.trust[~self.defended]
-        finite = models.isfinite().all(1)
+        models = torch.sub(self.theta, self.gamma[: len(self.clients)], alpha=self.step_size)
+        finite, weights = _finite(models), self.trust[~self.defended]
         if not finite.all():
             models = torch.where(finite[:, None], models, 0)
             weights = self._attackers.normalise(torch.where(finite[self._attackers.cols], weights, 0))
@@ -245,6 +245,11 @@ def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
 def _on(client: Client, device: torch.device) -> Client:
     poisoned = client.poisoned.to(device) if client.poisoned is not None else None
     return replace(client, data=client.data.to(device), poisoned=poisoned)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """(n,) whether all numbers of a row of (n, d) are finite, without a table of them."""
+    return x.amin(1).isfinite() & x.amax(1).isfinite()
 
 
 def _with_sizes(training: Training) -> Training:

@@ -52,10 +52,11 @@ def check(model: nn.Module, clients: int, hood: Neighbourhood, parts: Iterable[R
 def of_a_round(clients: int, hood: Neighbourhood) -> int:
     """Vectors of length d that exist at the fullest moment of a round, whatever is remembered.
 
-    Each client's θ and g and each column's γ, old and new; and each row's two gradients, product and result where γ is
-    tracked.
+    Each client's θ and g, old and new, and g once more as training left it; each column's γ, old and new. Where γ is
+    tracked, each row's result, its product on sparse graphs and, unless all clients are rows, its two gradients.
     """
-    return 4 * clients + 2 * hood.columns + 4 * len(hood.own)
+    rows = len(hood.own)
+    return 5 * clients + 2 * hood.columns + rows * (1 + (not hood.dense) + 2 * (rows < clients))
 
 
 def gib(size: float) -> str:

@@ -119,7 +119,18 @@ class Neighbourhood:
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
         """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). What is not finite reaches only the rows that hear it."""
-        return self._matrix(values) @ x if self.dense and x.sum().isfinite() else self.fold(values, self.cols, x)
+        return self._matrix(values) @ x if self._as_matrix(x) else self.fold(values, self.cols, x)
+
+    def accumulate(self, total: Tensor, values: Tensor, x: Tensor) -> None:
+        """total_i += Σ_j values_ij x_j, in place: (R, d), (E,) and (N, d)."""
+        if self._as_matrix(x):
+            total.addmm_(self._matrix(values), x)
+        else:
+            total += self.fold(values, self.cols, x)
+
+    def _as_matrix(self, x: Tensor) -> bool:
+        """Whether to multiply by a matrix, in which every column meets every row."""
+        return self.dense and bool(x.amin().isfinite() & x.amax().isfinite())
 
     def fold(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
         """Σ_j values_ij y_ij, where y_ij is vectors[place_ij]: (E,), (E,) and (V, d) give (R, d)."""

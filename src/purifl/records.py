@@ -15,6 +15,8 @@ all γ heard so far with their weights (:class:`Log`), shared by all rows.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -73,7 +75,7 @@ class Records(ABC):
             state["sum"][rows] = self._total(state, hood, rows[hood.rows] & counted)
             state["counted"].copy_(counted)
         self._keep(state, hood, weights, gamma)
-        state["sum"] += hood.combine(coefficients(hood, weights, counted, self.of_differences), gamma)
+        hood.accumulate(state["sum"], coefficients(hood, weights, counted, self.of_differences), gamma)
         return state["sum"]
 
     @abstractmethod
@@ -156,8 +158,7 @@ class Log(Records):
 
     Attributes:
         rounds: T, how many the log can hold.
-        on_disk: Whether γ is kept in a temporary file, mapped into memory, instead of in memory. The operating system
-            then drops and reads its pages as it likes, and a checkpoint holds all of it nevertheless.
+        on_disk: Whether γ is kept in a temporary file instead of in memory. A checkpoint holds all of it nevertheless.
     """
 
     rounds: int = 1
@@ -194,14 +195,26 @@ class Log(Records):
             )
         state["gamma"][now], state["weights"][now] = gamma, weights
         state["rounds"] += 1
+        self._release(state)
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         part, counted = hood.part(edges), torch.ones_like(hood.to_self[edges])
         total = torch.zeros_like(state["sum"][: len(part.own)])
         for past in range(int(state["rounds"])):
             values = coefficients(part, state["weights"][past, edges], counted, self.of_differences)
-            total += part.combine(values, state["gamma"][past].to(total.device))
+            part.accumulate(total, values, state["gamma"][past].to(total.device))
+            self._release(state)
         return total
+
+    def _release(self, state: State) -> None:
+        if self.on_disk:
+            release(state["gamma"])
+
+
+def release(x: Tensor) -> None:
+    """Take the pages of a :func:`mapped` tensor out of memory, where the system can; they stay in the file."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.nbytes), mmap.MADV_DONTNEED)
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

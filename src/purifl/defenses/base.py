@@ -62,7 +62,7 @@ class Turn:
     @property
     def models(self) -> Tensor:
         """(N, d) θ_j − λ γ_j, the half-step models; made anew each time, so that they do not outlive their use."""
-        return self.heard.theta - self.step * self.heard.gamma
+        return torch.sub(self.heard.theta, self.heard.gamma, alpha=self.step)
 
 
 @dataclass(frozen=True)
