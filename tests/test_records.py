@@ -143,6 +143,21 @@ def test_purification_is_exact_whatever_the_order_of_cuts(records):
     assert quad.distance(fed) < 1e-3
 
 
+@pytest.mark.parametrize("lost", [0, 7])
+def test_a_client_that_diverges_leaves_no_trace_in_its_neighbours_records(lost):
+    """It still hears them and they do not hear it: what a pair keeps in common must not change. Cuts come later."""
+    runs = []
+    for records in ("dense", "log"):
+        defense = defenses.resolve({"name": "gpd", "records": records}).for_rounds(12)
+        fed = steps(federation(problem(), defense=defense, detector=NoDetection()), 3)
+        fed.gamma[lost] = torch.inf
+        steps(fed, 3)
+        fed.trust[fed.defended & torch.isin(fed.everyone.cols, torch.tensor(fed.malicious))] = 0
+        runs.append(steps(fed, 3).gamma[[k for k in fed.benign if k != lost]])
+    assert runs[0].isfinite().all()
+    torch.testing.assert_close(*runs, rtol=0, atol=1e-12)
+
+
 def kept(hood, rounds, vector=4000, **options):
     """How records of these edges are kept in a run of so many rounds, with symmetric weights."""
     defense = defenses.resolve({"name": "gpd", **options})
