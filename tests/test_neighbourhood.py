@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purifl.neighbourhood import Neighbourhood
+from purifl.neighbourhood import Neighbourhood, chunks
 from purifl.topology import mixing_weights, neighbourhood
 
 
@@ -44,7 +44,8 @@ def test_sums_products_and_distances_equal_dense_ones(case, seed):
     x = torch.randn(hood.columns, 5, dtype=torch.float64, generator=rng)
     matrix = dense(hood, values)
     torch.testing.assert_close(hood.combine(values, x), matrix @ x)
-    torch.testing.assert_close(hood.fold(values, x[hood.cols]), matrix @ x)
+    shuffled = torch.randperm(len(values), generator=rng)
+    torch.testing.assert_close(hood.fold(values, shuffled.argsort(), x[hood.cols][shuffled]), matrix @ x)
     torch.testing.assert_close(hood.sums(values), matrix.sum(1))
     torch.testing.assert_close(dense(hood, hood.normalise(values)).sum(1), torch.ones(len(rows), dtype=torch.float64))
     expected = torch.cdist(x[rows], x)[hood.rows, hood.cols]
@@ -70,10 +71,95 @@ def test_chunks_cover_every_edge_once_and_change_nothing(monkeypatch):
     x = torch.randn(7, 11, dtype=torch.float64)
     whole = hood.distances(x)
     monkeypatch.setattr("purifl.neighbourhood._CHUNK", 25)
-    pieces = list(hood.chunks(11))
+    pieces = list(chunks(49, 11))
     assert len(pieces) > 1
     assert [e for piece in pieces for e in range(piece.start, piece.stop)] == list(range(49))
     torch.testing.assert_close(hood.distances(x), whole)
+    torch.testing.assert_close(hood.distances(x.float()), whole.float())
+
+
+def either_way(monkeypatch, call):
+    """What ``call`` gives on dense products, and edge by edge."""
+    found = []
+    for share in (0, 2):
+        monkeypatch.setattr("purifl.neighbourhood._DENSE", share)
+        found.append(call(neighbourhood(nx.gnp_random_graph(12, 0.5, seed=1), list(range(12)), list(range(1, 12)))))
+    return found
+
+
+def test_dense_products_are_for_dense_graphs():
+    everyone = list(range(40))
+    assert neighbourhood(nx.complete_graph(40), everyone, everyone).dense
+    assert neighbourhood(nx.complete_graph(40), everyone, [3]).dense
+    assert not neighbourhood(nx.cycle_graph(40), everyone, everyone).dense
+
+
+@pytest.mark.parametrize("closeness", [1, 1e-2, 1e-4])
+def test_products_and_distances_are_the_same_on_dense_products_and_edge_by_edge(monkeypatch, closeness):
+    x = torch.randn(1, 3000) + closeness * torch.randn(12, 3000)
+    x[4] = 1e30 * torch.randn(3000)
+    x[7] = 0
+    products = either_way(monkeypatch, lambda hood: hood.combine(torch.linspace(0, 1, len(hood.rows)), x))
+    torch.testing.assert_close(*products, rtol=1e-5, atol=1e-5 * float(x.abs().max()))
+    by_products, by_edges = either_way(monkeypatch, lambda hood: hood.distances(x))
+    torch.testing.assert_close(by_products, by_edges, rtol=1e-5, atol=0)
+    exact = torch.cdist(x[1:].double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    hood = neighbourhood(nx.gnp_random_graph(12, 0.5, seed=1), list(range(12)), list(range(1, 12)))
+    torch.testing.assert_close(by_products.double(), exact[hood.rows, hood.cols], rtol=1e-5, atol=0)
+
+
+def test_equal_vectors_have_no_distance(monkeypatch):
+    x = torch.randn(1, 100_003).expand(12, -1).contiguous()
+    for found in either_way(monkeypatch, lambda hood: hood.distances(x)):
+        assert not found.any()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_is_infinitely_far_and_reaches_nobody_else(monkeypatch, bad):
+    x = torch.randn(12, 50)
+    clean = either_way(monkeypatch, lambda hood: hood.distances(x))[0]
+    x[5, 3] = bad
+    for found in either_way(
+        monkeypatch, lambda hood: (hood, hood.distances(x), hood.combine(torch.ones(len(hood.rows)), x))
+    ):
+        hood, distance, total = found
+        touched = (hood.cols == 5) | (hood.own_cols[hood.rows] == 5)
+        assert distance[touched].isposinf().all()
+        torch.testing.assert_close(distance[~touched], clean[~touched])
+        deaf = ~torch.isin(torch.arange(11), hood.rows[hood.cols == 5])
+        assert deaf.any()
+        assert total[deaf].isfinite().all()
+
+
+def test_inner_products_are_the_same_either_way(monkeypatch):
+    x = torch.randn(12, 300)
+    torch.testing.assert_close(*either_way(monkeypatch, lambda hood: hood.dots(x)))
+
+
+def test_sums_too_large_for_a_sparse_product_are_the_same(monkeypatch):
+    hood = neighbourhood(nx.cycle_graph(9), list(range(9)), [8, 0, 4])
+    values, vectors = torch.randn(9), torch.randn(20, 5)
+    place = torch.tensor([19, 3, 0, 7, 7, 2, 1, 18, 5])
+    whole = hood.fold(values, place, vectors)
+    monkeypatch.setattr("purifl.neighbourhood._COUNTABLE", 99)
+    torch.testing.assert_close(hood.fold(values, place, vectors), whole)
+
+
+@given(hoods())
+@settings(max_examples=60, deadline=None)
+def test_reverse_edges_pairs_and_parts(case):
+    _, rows, hood = case
+    ends = list(zip(hood.own_cols[hood.rows].tolist(), hood.cols.tolist(), strict=True))
+    assert hood.reverse.tolist() == [ends.index((j, i)) if (j, i) in ends else -1 for i, j in ends]
+    kept = [ends[e] for e in hood.pairs.tolist()]
+    assert {frozenset(end) for end in kept} == {frozenset(end) for end in ends if end[0] != end[1]}
+    assert len({frozenset(end) for end in kept}) == len(kept)
+    chosen = torch.arange(len(rows)) % 2 == 0
+    edges = chosen[hood.rows] & (hood.to_self | (hood.cols % 3 > 0))
+    part = hood.part(edges)
+    assert part.own_cols.tolist() == hood.own_cols[chosen].tolist()
+    found = zip(part.own_cols[part.rows].tolist(), part.cols.tolist(), strict=True)
+    assert list(found) == [end for end, wanted in zip(ends, edges.tolist(), strict=True) if wanted]
 
 
 @given(hoods())
@@ -120,3 +206,11 @@ def test_a_neighbour_that_claims_full_trust_gains_nothing():
     trust, boast = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.6, 1e9, 1e9])
     weights = mixing_weights("metropolis", hood, trust, boast, torch.ones(3, dtype=torch.bool))
     torch.testing.assert_close(weights, trust)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA's sparse product is what is tested")
+def test_sums_over_long_vectors_on_a_gpu():
+    hood = neighbourhood(nx.cycle_graph(30), list(range(30)), list(range(30))).to("cuda")
+    values, x = torch.rand(len(hood.rows), device="cuda"), torch.rand(30, 3_000_001, device="cuda")
+    expected = torch.zeros_like(x).index_add_(0, hood.rows, values[:, None] * x[hood.cols])
+    torch.testing.assert_close(hood.combine(values, x), expected)

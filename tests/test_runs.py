@@ -206,6 +206,17 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tiny, tmp_path, defense, ro
     assert_same_run(tmp_path / "straight", folder)
 
 
+@pytest.mark.parametrize("records", ["dense", "log", "disk"])
+@pytest.mark.parametrize("defense", GPDS)
+def test_however_records_are_kept_a_run_resumes_to_the_same_bits(tiny, tmp_path, defense, records):
+    experiment = Experiment.parse(tiny(defense={"name": defense, "threshold": 0.9, "records": records}))
+    run(experiment, tmp_path / "straight")
+    first = rows(tmp_path / "straight", "events.jsonl")[0]["round"]
+    folder = interrupted(experiment, tmp_path / "stopped", first - 1)  # what was recorded before is needed after
+    resume(folder)
+    assert_same_run(tmp_path / "straight", folder)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -50,7 +50,8 @@ def possible(experiment: Experiment) -> None:
     benign = [k for k in range(experiment.clients) if k not in malicious]
     hood = neighbourhood(graph, list(range(experiment.clients)), benign)
     to_malicious = torch.isin(hood.senders, torch.tensor(malicious, dtype=torch.int64))
-    experiment.defense.settle(Setting(hood, to_malicious, experiment.training))
+    mixing = experiment.mixing or experiment.defense.mixing
+    experiment.defense.settle(Setting(hood, to_malicious, experiment.training, mixing))
 
 
 def claim(folder: Path) -> None:

@@ -33,6 +33,10 @@ class Detector(Component):
         """What the detector remembers between rounds, all tensors."""
         return {}
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
+        return 0
+
     @abstractmethod
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor | None:
         """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is."""
@@ -72,10 +76,7 @@ class Similarity(Detector):
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
         """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""
         unit = torch.nn.functional.normalize(gamma, dim=1)
-        cosine = torch.cat(
-            [(unit[hood.cols[e]] * unit[hood.own_cols[hood.rows[e]]]).sum(1) for e in hood.chunks(gamma.shape[1])]
-        )
-        return torch.where(hood.to_self, 1, cosine.clamp(min=0))
+        return torch.where(hood.to_self, 1, hood.dots(unit).to(gamma.dtype).clamp(min=0))
 
 
 @detectors.register("history")
@@ -92,6 +93,10 @@ class History(Detector):
     def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
         """The sum of all γ heard, a column each, and the number of rounds."""
         return {"sum": torch.zeros_like(gamma), "rounds": torch.zeros((), dtype=torch.int64)}
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The sum's."""
+        return hood.columns * vector
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, D_ij / med_i − 1)), D_ij = ‖Σ_{τ=1..t} (γ_j^τ − γ_i^τ)‖₂."""

@@ -18,6 +18,7 @@ from purifl.detection import Detector, detectors, lower_trust
 from purifl.determinism import Precision
 from purifl.engines import EngineName, Work, engine_for
 from purifl.errors import ConfigError
+from purifl.memory import check
 from purifl.phases import phase
 from purifl.randomness import stream
 from purifl.state import State, load_into, prefixed
@@ -71,11 +72,12 @@ class Federation:
         self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
         self.attack = attack
         self._connect()
-        self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training))
+        self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training, self.mixing))
         self.detector = detector or detectors.resolve(self.defense.detector)
         rule = self.defense.local_rule() or LocalRule()
         work = Work(model, self.clients, self.training, seed, self.device, loss, rule, precision)
         self.engine = engine_for(engine, work)
+        check(self.engine.model, len(self.clients), self.hood, (self.defense, self.detector), self.defense.lighter)
         self._begin()
 
     def _connect(self) -> None:
@@ -92,9 +94,6 @@ class Federation:
         self._attackers = neighbourhood(self.graph, ids, malicious).to(self.device)
         self.defended = torch.isin(self.everyone.rows, self._index(self.benign))
         self.to_malicious = torch.isin(self.hood.senders, self._index(self.malicious))
-        edges = zip(self.everyone.rows.tolist(), self.everyone.cols.tolist(), strict=True)
-        place = {edge: e for e, edge in enumerate(edges)}
-        self._reverse = self._index([place[j, i] for i, j in place])
 
     def _index(self, positions: list[int]) -> Tensor:
         return torch.tensor(positions, dtype=torch.int64, device=self.device)
@@ -126,11 +125,13 @@ class Federation:
 
     @phase("exchange")
     def exchange(self) -> Heard:
-        """What the benign clients hear. A message that is not finite counts as none."""
+        """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
         owner = self.hood.owner
-        finite = self.theta.isfinite().all(1)[owner] & self.gamma.isfinite().all(1)
-        theta, gamma = (torch.where(finite[:, None], x, 0) for x in (self.theta[owner], self.gamma))
-        return Heard(theta, gamma, self.trust[self._reverse][self.defended], finite[self.hood.cols])
+        theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
+        finite = _finite(torch.sub(theta, gamma, alpha=self.step_size)) & _finite(gamma)
+        if not finite.all():
+            theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
+        return Heard(theta, gamma, self.trust[self.everyone.reverse][self.defended], finite[self.hood.cols])
 
     @phase("mix")
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
@@ -151,8 +152,8 @@ class Federation:
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
-        models, weights = self.theta - self.step_size * self.gamma[: len(self.clients)], self.trust[~self.defended]
-        finite = models.isfinite().all(1)
+        models = torch.sub(self.theta, self.gamma[: len(self.clients)], alpha=self.step_size)
+        finite, weights = _finite(models), self.trust[~self.defended]
         if not finite.all():
             models = torch.where(finite[:, None], models, 0)
             weights = self._attackers.normalise(torch.where(finite[self._attackers.cols], weights, 0))
@@ -172,7 +173,7 @@ class Federation:
         """γ_i^{t+1}; benign clients' is the defence's, and without tracking (DSGD) it is g_i^{t+1}."""
         gamma = gradient[self.hood.owner]
         if self.training.algorithm == "dsgt":
-            new, old = gradient[self.benign], self.gradient[self.benign]
+            new, old = (x[self.benign] if self.malicious else x for x in (gradient, self.gradient))
             gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
         return gamma
 
@@ -271,6 +272,11 @@ def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
 def _on(client: Client, device: torch.device) -> Client:
     poisoned = client.poisoned.to(device) if client.poisoned is not None else None
     return replace(client, data=client.data.to(device), poisoned=poisoned)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """(n,) whether all numbers of a row of (n, d) are finite, without a table of them."""
+    return x.amin(1).isfinite() & x.amax(1).isfinite()
 
 
 def _with_sizes(training: Training) -> Training:

@@ -3,7 +3,8 @@
 A :class:`Neighbourhood` has R *rows*, the clients computed here, and N *columns*, the clients heard. A
 simulation has all clients as both; one peer on a network has a single row and its neighbours as columns.
 It is stored edge by edge (i, j), a client's edge to itself included, so cost and memory grow with the
-number of edges. In the shapes below E is that number and d the number of model parameters.
+number of edges. In the shapes below E is that number and d the number of model parameters. Where a good
+part of all R·N pairs are edges, sums over them are taken as dense products; what comes out is the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 24  # numbers handled at once where an (E, d) temporary would otherwise arise
+_CHUNK = 1 << 19  # numbers handled at once where an (E, d) temporary would otherwise arise: they stay in cache
+_COUNTABLE = (1 << 31) - 1  # numbers in a factor of a sparse product: libraries count them in int32
+_CUDA_WIDTH = 1 << 15  # with millions of columns CUDA's sparse product leaves its result empty, without an error
+_DENSE = 1 / 4  # share of pairs that are edges from which on a dense product is faster than one over the edges
+_NOISE = 1e-12  # of ‖x_i‖² + ‖x_j‖²: what rounding can leave of ‖x_j − x_i‖² in a product of two vectors
 
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
@@ -73,6 +78,11 @@ class Neighbourhood:
         return len(self.owner)
 
     @cached_property
+    def dense(self) -> bool:
+        """Whether so many pairs of a row and a column are edges that dense products pay."""
+        return len(self.rows) >= _DENSE * len(self.own) * self.columns
+
+    @cached_property
     def senders(self) -> Tensor:
         """(E,) the client at the other end of each edge."""
         return self.owner[self.cols]
@@ -82,18 +92,74 @@ class Neighbourhood:
         """(E,) whether the edge is a client's edge to itself."""
         return self.cols == self.own_cols[self.rows]
 
+    @cached_property
+    def reverse(self) -> Tensor:
+        """(E,) position, among the edges, of the edge (j, i); −1 where j is no row here."""
+        here = self.own_cols[self.rows]
+        edges, wanted = here * self.columns + self.cols, self.cols * self.columns + here
+        known, order = edges.sort()
+        place = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
+        return torch.where(known[place] == wanted, order[place], -1)
+
+    @cached_property
+    def neighbours(self) -> Tensor:
+        """Positions of the edges to other clients."""
+        return (~self.to_self).nonzero().flatten()
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Positions of the edges to other clients, of two opposite ones (i, j) and (j, i) only the first."""
+        reverse = self.reverse[self.neighbours]
+        return self.neighbours[(reverse < 0) | (reverse > self.neighbours)]
+
+    def part(self, edges: Tensor) -> Neighbourhood:
+        """Only the ``edges``, a mask (E,), and the rows whose they are; these keep their edges to themselves."""
+        rows = edges[self.own]
+        row, edge = rows.cumsum(0) - 1, edges.cumsum(0) - 1
+        return Neighbourhood(row[self.rows[edges]], self.cols[edges], edge[self.own[rows]], self.owner)
+
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
-        """Σ_j values_ij x_j: (E,) and (N, d) give (R, d)."""
-        return self._product(values, self.cols, x)
+        """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). What is not finite reaches only the rows that hear it."""
+        return self._matrix(values) @ x if self._as_matrix(x) else self.fold(values, self.cols, x)
 
-    def fold(self, values: Tensor, per_edge: Tensor) -> Tensor:
-        """Σ_j values_ij y_ij: (E,) and (E, d) give (R, d)."""
-        return self._product(values, torch.arange(len(self.rows), device=self.rows.device), per_edge)
+    def accumulate(self, total: Tensor, values: Tensor, x: Tensor) -> None:
+        """total_i += Σ_j values_ij x_j, in place: (R, d), (E,) and (N, d)."""
+        if self._as_matrix(x):
+            total.addmm_(self._matrix(values), x)
+        else:
+            total += self.fold(values, self.cols, x)
 
-    def _product(self, values: Tensor, index: Tensor, x: Tensor) -> Tensor:
-        matrix = torch.sparse_csr_tensor(self.offsets, index, values, (len(self.own), len(x)), check_invariants=False)
-        product: Tensor = torch.sparse.mm(matrix, x)
-        return product
+    def _as_matrix(self, x: Tensor) -> bool:
+        """Whether to multiply by a matrix, in which every column meets every row."""
+        return self.dense and bool(x.amin().isfinite() & x.amax().isfinite())
+
+    def fold(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
+        """Σ_j values_ij y_ij, where y_ij is vectors[place_ij]: (E,), (E,) and (V, d) give (R, d)."""
+        shape = (len(self.own), len(vectors))
+        if max(shape) * vectors.shape[1] > _COUNTABLE:
+            return self._fold_one_by_one(values, place, vectors)
+        matrix = torch.sparse_csr_tensor(self.offsets, place, values, shape, check_invariants=False)
+        if vectors.device.type == "cpu":
+            product: Tensor = torch.sparse.mm(matrix, vectors)
+            return product
+        parts = vectors.split(_CUDA_WIDTH, 1)
+        return torch.cat([torch.sparse.mm(matrix, part.contiguous()) for part in parts], 1)
+
+    def _fold_one_by_one(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
+        total = vectors.new_zeros(len(self.own), vectors.shape[1])
+        for row, value, there in zip(self.rows.tolist(), values.tolist(), place.tolist(), strict=True):
+            total[row].add_(vectors[there], alpha=value)
+        return total
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        return self.rows * self.columns + self.cols
+
+    def _matrix(self, values: Tensor) -> Tensor:
+        """(R, N) the values where there are edges, 0 elsewhere."""
+        table = values.new_zeros(len(self.own) * self.columns)
+        table[self._cells] = values
+        return table.view(len(self.own), self.columns)
 
     def sums(self, values: Tensor) -> Tensor:
         """Σ_j values_ij: (E,) gives (R,)."""
@@ -103,20 +169,45 @@ class Neighbourhood:
         """values_ij / Σ_k values_ik."""
         return values / self.sums(values)[self.rows]
 
-    def chunks(self, width: int) -> Iterator[slice]:
-        """Slices of the edges, small enough that (slice, width) stays a moderate temporary."""
-        step = max(1, _CHUNK // max(1, width))
-        for start in range(0, len(self.rows), step):
-            yield slice(start, min(start + step, len(self.rows)))
-
-    def differences(self, x: Tensor, edges: slice) -> Tensor:
-        """x_j − x_i for some of the edges: (N, d) gives (slice, d)."""
-        return x[self.cols[edges]] - x[self.own_cols[self.rows[edges]]]
-
     def distances(self, x: Tensor) -> Tensor:
-        """‖x_j − x_i‖₂: (N, d) gives (E,)."""
-        parts = [self.differences(x, edges).norm(dim=1) for edges in self.chunks(x.shape[1])]
-        return torch.cat(parts)
+        """‖x_j − x_i‖₂: (N, d) gives (E,), ∞ to and from a vector that is not finite.
+
+        On dense graphs from ‖x_i‖² + ‖x_j‖² − 2⟨x_i, x_j⟩ in float64, where numbers of float32 are exact: a distance
+        of 1e-4 of the vectors' lengths is then right to 1e-5 of itself. What is below the rounding of such a product
+        counts as 0, so that equal vectors have no distance.
+        """
+        lengths = self._distances_by_products(x) if self._by_products(x) else self._distances_by_edges(x)
+        return torch.where(lengths.isnan(), torch.inf, lengths).to(x.dtype)
+
+    def dots(self, x: Tensor) -> Tensor:
+        """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""
+        if self._by_products(x):
+            return self._products(x)[0]
+        ends = self.own_cols[self.rows]
+        return torch.cat([(x[self.cols[e]].double() * x[ends[e]]).sum(1) for e in chunks(len(ends), x.shape[1])])
+
+    def _by_products(self, x: Tensor) -> bool:
+        return self.dense and x.dtype != torch.float64
+
+    def _products(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """⟨x_i, x_j⟩ (E,) and ‖x_j‖² (N,) in float64, a few coordinates at a time."""
+        table = torch.zeros(len(self.own), self.columns, dtype=torch.float64, device=x.device)
+        squares = torch.zeros(self.columns, dtype=torch.float64, device=x.device)
+        for part in chunks(x.shape[1], len(x)):
+            columns = x[:, part].double()
+            table.addmm_(columns[self.own_cols], columns.T)
+            squares += columns.square_().sum(1)
+        return table.view(-1)[self._cells], squares
+
+    def _distances_by_products(self, x: Tensor) -> Tensor:
+        dots, squares = self._products(x)
+        both = squares[self.own_cols][self.rows] + squares[self.cols]
+        between = both - 2 * dots
+        return between.masked_fill(between < _NOISE * both, 0).sqrt()
+
+    def _distances_by_edges(self, x: Tensor) -> Tensor:
+        parts = (differences(x, self.cols[e], self.own_cols[self.rows[e]]) for e in chunks(len(self.rows), x.shape[1]))
+        return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
 
     def medians(self, values: Tensor, among: Tensor) -> Tensor:
         """Each row's median of ``values`` over the edges in ``among``: (R,), NaN where there are none.
@@ -129,3 +220,15 @@ class Neighbourhood:
         count = self.sums(among.to(values.dtype)).long()
         middle = shown[order[self.offsets[:-1] + (count - 1).clamp(min=0) // 2]]
         return torch.where(count > 0, middle, torch.nan)
+
+
+def chunks(count: int, width: int) -> Iterator[slice]:
+    """Slices of ``count`` vectors, small enough that (slice, width) stays a moderate temporary."""
+    step = max(1, _CHUNK // max(1, width))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def differences(x: Tensor, to: Tensor, of: Tensor) -> Tensor:
+    """x_j − x_i for pairs of columns j (``to``) and i (``of``)."""
+    return x.index_select(0, to).sub_(x.index_select(0, of))

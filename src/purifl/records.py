@@ -1,27 +1,237 @@
 """Recording variables: what a client has aggregated from each neighbour, ever since the first round.
 
-One vector per edge, so that everything a neighbour contributed can be taken back at once. The functions
-change the (E, d) record in place, a few edges at a time, without an (E, d) temporary.
+A record r_ij is either the difference record d_ij = Σ_τ w_ij^τ (γ_j^τ − γ_i^τ), or the paper's β_ij = Σ_τ w_ij^τ γ_j^τ,
+from which Σ_τ γ_i^τ is taken off at the client's own edge. What a client uses is the sum of the records that count,
+
+    S_i = Σ_{j counted} r_ij,
+
+and as long as the same edges count it changes by one product a round, Σ_j c_ij γ_j. A single record is needed only when
+an edge starts or stops counting. S_i is then summed anew over the edges that count: taking a record off again would
+leave the rounding of what it once held behind, and an attacker decides how large that is.
+
+Two ways to keep what is needed then, with the same results to rounding: one vector for each edge (:class:`Dense`), or
+all γ heard so far with their weights (:class:`Log`), shared by all rows.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+
+import torch
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood
+from purifl.errors import ConfigError, RunError
+from purifl.memory import gib
+from purifl.neighbourhood import Neighbourhood, chunks, differences
+from purifl.state import State
+
+_LIGHT = 1 << 30  # bytes
 
 
-def add_gradients(beta: Tensor, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
-    """β_ij += w_ij γ_j, the paper's recording variable."""
-    for edges in hood.chunks(gamma.shape[1]):
-        beta[edges].addcmul_(weights[edges, None], gamma[hood.cols[edges]])
+def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_differences: bool) -> Tensor:
+    """(E,) c_ij, with which a round adds Σ_j c_ij γ_j to S_i.
 
-
-def add_differences(records: Tensor, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
-    """d_ij += w_ij (γ_j − γ_i), the difference record.
-
-    With symmetric weights d_ij = −d_ji, so what two honest clients recorded of each other cancels in the
-    sum over both, whenever and in whatever order they cut others off.
+    c_ij is w_ij on the edges counted and 0 on others. On a client's edge to itself it is −Σ_{j≠i} c_ij for difference
+    records and w_ii − 1 for the paper's.
     """
-    for edges in hood.chunks(gamma.shape[1]):
-        records[edges].addcmul_(weights[edges, None], hood.differences(gamma, edges))
+    others = torch.where(counted & ~hood.to_self, weights, 0)
+    own = -hood.sums(others) if of_differences else weights[hood.own] - 1
+    return others.index_copy(0, hood.own, own)
+
+
+@dataclass(frozen=True)
+class Records(ABC):
+    """The sums S_i of R rows and what it takes to form them anew, in a :data:`~purifl.state.State`.
+
+    Attributes:
+        of_differences: Whether differences are recorded, or the paper's β.
+    """
+
+    of_differences: bool
+
+    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
+        """Nothing recorded, and every edge counts."""
+        return {
+            "sum": gamma.new_zeros(len(hood.own), gamma.shape[1]),
+            "counted": torch.ones_like(hood.to_self),
+            **self._empty(hood, gamma),
+        }
+
+    def add(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor, counted: Tensor) -> Tensor:
+        """(R, d) S_i over the edges ``counted``, after a round with these weights (E,) and messages γ (N, d).
+
+        A client's edge to itself always counts.
+        """
+        counted = counted | hood.to_self
+        changed = counted != state["counted"]
+        if changed.any():
+            rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[changed], True)
+            state["sum"][rows] = self._total(state, hood, rows[hood.rows] & counted)
+            state["counted"].copy_(counted)
+        self._keep(state, hood, weights, gamma)
+        hood.accumulate(state["sum"], coefficients(hood, weights, counted, self.of_differences), gamma)
+        return state["sum"]
+
+    @abstractmethod
+    def vectors(self, hood: Neighbourhood) -> int:
+        """Vectors of length d that are kept, the sums left out."""
+
+    @abstractmethod
+    def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
+        """What is kept, before the first round."""
+
+    @abstractmethod
+    def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
+        """Remember a round."""
+
+    @abstractmethod
+    def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        """Σ_j r_ij over the ``edges``, a mask (E,), for those rows whose edges they are."""
+
+
+@dataclass(frozen=True)
+class Dense(Records):
+    """One vector for each record.
+
+    Attributes:
+        symmetric: Whether w_ij = w_ji. Then d_ij = −d_ji, and of the two one is kept.
+    """
+
+    symmetric: bool = False
+
+    def vectors(self, hood: Neighbourhood) -> int:
+        """E, and less where differences leave some out."""
+        return len(self._edges(hood))
+
+    def _edges(self, hood: Neighbourhood) -> Tensor:
+        """(V,) positions of the edges whose records are kept; a client differs from itself in nothing."""
+        if not self.of_differences:
+            return torch.arange(len(hood.rows), device=hood.rows.device)
+        return hood.pairs if self.symmetric else hood.neighbours
+
+    def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
+        return {"records": gamma.new_zeros(self.vectors(hood), gamma.shape[1])}
+
+    def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
+        """r_ij += w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
+        edges, factors = self._edges(hood), self._factors(hood, weights)
+        for part in chunks(len(edges), gamma.shape[1]):
+            to, of = hood.cols[edges[part]], hood.own_cols[hood.rows[edges[part]]]
+            heard = differences(gamma, to, of) if self.of_differences else gamma.index_select(0, to)
+            state["records"][part].addcmul_(factors[edges[part], None], heard)
+
+    def _factors(self, hood: Neighbourhood, weights: Tensor) -> Tensor:
+        """(E,) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""
+        if not self.of_differences:
+            return weights - hood.to_self.to(weights.dtype)
+        if not self.symmetric:
+            return weights
+        return torch.where(hood.reverse >= 0, torch.minimum(weights, weights[hood.reverse]), weights)
+
+    def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        place, sign = self._places(hood, state["records"].dtype)
+        return hood.part(edges).fold(sign[edges], place[edges], state["records"])
+
+    def _places(self, hood: Neighbourhood, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(E,) where each edge's record is, and its sign there: −1 at a pair's other end, 0 where there is none."""
+        kept = self._edges(hood)
+        place, sign = torch.zeros_like(hood.rows), torch.zeros_like(hood.rows, dtype=dtype)
+        back = hood.reverse[kept] if self.symmetric and self.of_differences else torch.full_like(kept, -1)
+        for ends, value in ((back, -1), (kept, 1)):
+            there = ends >= 0
+            place[ends[there]] = there.nonzero().flatten()
+            sign[ends[there]] = value
+        return place, sign
+
+
+@dataclass(frozen=True)
+class Log(Records):
+    """All γ heard and all weights used, round by round, shared by all rows.
+
+    A round costs one copy of γ. A sum costs a product for each past round, in the rows that need it.
+
+    Attributes:
+        rounds: T, how many the log can hold.
+        on_disk: Whether γ is kept in a temporary file instead of in memory. A checkpoint holds all of it nevertheless.
+    """
+
+    rounds: int = 1
+    on_disk: bool = False
+
+    def vectors(self, hood: Neighbourhood) -> int:
+        """T·N, in memory or on disk."""
+        return self.rounds * hood.columns
+
+    def suits_better(self, dense: Dense, hood: Neighbourhood, vector: int) -> bool:
+        """Whether it is smaller, or not twice as large and light: it takes less time a round.
+
+        Args:
+            dense: The other way to keep the same records.
+            hood: The edges.
+            vector: Bytes of a vector of length d.
+        """
+        ours, theirs = self.vectors(hood), dense.vectors(hood)
+        return ours <= (2 * theirs if ours * vector <= _LIGHT else theirs)
+
+    def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
+        shape = (self.rounds, *gamma.shape)
+        return {
+            "gamma": mapped(shape, gamma.dtype) if self.on_disk else gamma.new_zeros(shape),
+            "weights": gamma.new_zeros(self.rounds, len(hood.rows)),
+            "rounds": torch.zeros((), dtype=torch.int64),
+        }
+
+    def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
+        now = int(state["rounds"])
+        if now == self.rounds:
+            raise RunError(
+                f"the log of records is full after {now} rounds, for which it was begun (Defense.for_rounds)"
+            )
+        state["gamma"][now], state["weights"][now] = gamma, weights
+        state["rounds"] += 1
+        self._release(state)
+
+    def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        part, counted = hood.part(edges), torch.ones_like(hood.to_self[edges])
+        total = torch.zeros_like(state["sum"][: len(part.own)])
+        for past in range(int(state["rounds"])):
+            values = coefficients(part, state["weights"][past, edges], counted, self.of_differences)
+            part.accumulate(total, values, state["gamma"][past].to(total.device))
+            self._release(state)
+        return total
+
+    def _release(self, state: State) -> None:
+        if self.on_disk:
+            release(state["gamma"])
+
+
+def release(x: Tensor) -> None:
+    """Take the pages of a :func:`mapped` tensor out of memory, where the system can; they stay in the file."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.nbytes), mmap.MADV_DONTNEED)
+
+
+def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros in a file without a name in the folder for temporary files, gone with its last user.
+
+    The space is taken at once, where the system can: a disk that fills up later would end the process.
+    """
+    size = prod(shape)
+    try:
+        with tempfile.NamedTemporaryFile(prefix="purifl-") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+            else:
+                file.truncate(size * dtype.itemsize)
+            return torch.from_file(file.name, shared=True, size=size, dtype=dtype).view(shape)
+    except OSError as error:
+        place, needed = tempfile.gettempdir(), gib(size * dtype.itemsize)
+        raise ConfigError(
+            "defense.records", "disk", f"it needs {needed} in {place}: {error}; TMPDIR names another folder"
+        ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
@@ -60,10 +59,10 @@ class Turn:
     step: float
     losses: Callable[[Tensor], Tensor]
 
-    @cached_property
+    @property
     def models(self) -> Tensor:
-        """(N, d) θ_j − λ γ_j, the half-step models."""
-        return self.heard.theta - self.step * self.heard.gamma
+        """(N, d) θ_j − λ γ_j, the half-step models; made anew each time, so that they do not outlive their use."""
+        return torch.sub(self.heard.theta, self.heard.gamma, alpha=self.step)
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,13 @@ class Setting:
         hood: The edges of the clients that run it.
         malicious: (E,) which edges lead to malicious clients: only for what a rule is told, never for what it finds.
         training: How clients train.
+        mixing: How trust becomes weights.
     """
 
     hood: Neighbourhood
     malicious: Tensor
     training: Training
+    mixing: Mixing
 
     @property
     def most_malicious(self) -> int:
@@ -127,6 +128,15 @@ class Defense(Component):
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """What the defence remembers between rounds, all tensors. ``first`` holds θ⁰ and γ⁰."""
         return {}
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
+        return 0
+
+    @property
+    def lighter(self) -> str:
+        """What setting of this defence would take less memory, in a few words; empty where there is none."""
+        return ""
 
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""

@@ -47,6 +47,10 @@ class FedRecover(Defense):
             raise ConfigError("defense.horizon", self.horizon, f"the log must hold all {rounds} rounds")
         return self.model_copy(update={"horizon": self.horizon or rounds})
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """θ_j and γ_j of every round."""
+        return 2 * (self.horizon or USUAL_ROUNDS) * hood.columns * vector
+
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """An empty log; nobody cut, nobody about to replay."""
         capacity = self.horizon or USUAL_ROUNDS

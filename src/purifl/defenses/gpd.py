@@ -6,23 +6,79 @@ we stand behind. They differ in what is recorded and in what being cut means; do
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal, Self
+
 import torch
+from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from purifl.defenses.base import Defense, Heard, Turn, defenses
+from purifl.defenses.base import USUAL_ROUNDS, Defense, Heard, Setting, Turn, defenses
 from purifl.neighbourhood import Neighbourhood
-from purifl.records import add_differences, add_gradients
+from purifl.records import Dense, Log, Records
 from purifl.registry import PAPER
 from purifl.state import State
 
 
-def _edge_vectors(hood: Neighbourhood, gamma: Tensor) -> Tensor:
-    """A zero vector for each edge, (E, d)."""
-    return gamma.new_zeros(len(hood.rows), gamma.shape[1])
+class Recording(Defense):
+    """γ_i ← g_i + Σ_j r_ij over the neighbours not cut, where r_ij is what was recorded of j in all rounds so far.
+
+    How records are kept changes results by rounding only. ``auto`` decides by the sizes of the experiment, never by the
+    machine it runs on, so that a seed has the same bits everywhere and a run can be resumed anywhere.
+    """
+
+    needs_tracking = True
+    of_differences: ClassVar[bool] = False
+
+    records: Literal["auto", "dense", "log", "disk"] = Field(
+        "auto",
+        description="how records are kept: a vector for each edge (dense), all γ heard in memory (log) or in a "
+        "temporary file (disk), or dense or log, whichever suits the sizes of the run (auto)",
+    )
+    _rounds: int | None = PrivateAttr(None)
+    _symmetric: bool = PrivateAttr(False)
+
+    def for_rounds(self, rounds: int) -> Self:
+        """Knowing how many rounds a log has to hold."""
+        known = self.model_copy()
+        known._rounds = rounds
+        return known
+
+    def settle(self, setting: Setting) -> Self:
+        """Knowing whether weights are symmetric."""
+        known = super().settle(setting).model_copy()
+        known._symmetric = setting.mixing == "metropolis"
+        return known
+
+    def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
+        """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
+        dense = Dense(self.of_differences, self._symmetric)
+        log = Log(self.of_differences, self._rounds or USUAL_ROUNDS, self.records == "disk")
+        auto = log if self._rounds is not None and log.suits_better(dense, hood, vector) else dense
+        return {"auto": auto, "dense": dense, "log": log, "disk": log}[self.records]
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The sums S_i, and the records unless they are on disk."""
+        kept = 0 if self.records == "disk" else self.kept_as(hood, vector).vectors(hood)
+        return (len(hood.own) + kept) * vector
+
+    @property
+    def lighter(self) -> str:
+        """A file."""
+        return "" if self.records == "disk" else "defense.records=disk, which keeps records in a temporary file"
+
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
+        """r_ij = 0, nobody cut."""
+        return self.kept_as(hood, first.gamma[0].nbytes).begin(hood, first.gamma)
+
+    def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
+        """γ_i ← g_i + Σ_{j not cut} r_ij."""
+        hood, gamma = turn.hood, turn.heard.gamma
+        records = self.kept_as(hood, gamma[0].nbytes)
+        return gradient + records.add(state, hood, turn.weights, gamma, ~turn.cut)
 
 
 @defenses.register("gpd-paper")
-class GPDPaper(Defense):
+class GPDPaper(Recording):
     """The paper's Algorithm 1 to the letter: gradient records, masks that come and go.
 
         β_ij^t = β_ij^{t−1} + w_ij^t γ_j^t
@@ -35,23 +91,10 @@ class GPDPaper(Defense):
     reference = PAPER + ", Algorithm 1"
     detector = "consistency"
     mixing = "uniform"
-    needs_tracking = True
-
-    def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """β_ij^{−1} = 0, and the sum of one's own γ."""
-        gamma = first.gamma
-        return {"beta": _edge_vectors(hood, gamma), "sent": gamma.new_zeros(len(hood.own), gamma.shape[1])}
 
     def kept(self, cut: Tensor) -> Tensor:
         """Every edge: the printed model step uses w_ij, masked or not."""
         return torch.ones_like(cut)
-
-    def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
-        """γ_i ← g_i + Σ_j sgn(w_ij) β_ij − Σ_τ γ_i^τ."""
-        hood, gamma = turn.hood, turn.heard.gamma
-        add_gradients(state["beta"], hood, turn.weights, gamma)
-        state["sent"] += gamma[hood.own_cols]
-        return gradient + hood.fold((~turn.cut).to(gamma.dtype), state["beta"]) - state["sent"]
 
 
 @defenses.register("gpd-text")
@@ -61,15 +104,9 @@ class GPDText(GPDPaper):
     reference = PAPER + ", section text"
     final = True
 
-    def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """Also remembers who was cut."""
-        return super().begin(hood, first) | {"cut": torch.zeros_like(hood.to_self)}
-
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
-        """Everyone ever under the threshold; what they contributed is forgotten at that moment."""
-        state["cut"] |= self.suspects(hood, trust)
-        state["beta"][state["cut"]] = 0
-        return state["cut"]
+        """Everyone ever under the threshold."""
+        return ~state["counted"] | self.suspects(hood, trust)
 
     def kept(self, cut: Tensor) -> Tensor:
         """The edges not cut, over which the weights are normalised again."""
@@ -77,7 +114,7 @@ class GPDText(GPDPaper):
 
 
 @defenses.register("gpd")
-class GPD(Defense):
+class GPD(Recording):
     """Exact purification: difference records, symmetric weights, final and mutual cuts.
 
         d_ij^t = Σ_{τ≤t} w_ij^τ (γ_j^τ − γ_i^τ)
@@ -90,20 +127,9 @@ class GPD(Defense):
 
     reference = PAPER + "; difference records, symmetric weights and history detection are purifl's"
     detector = "history"
-    needs_tracking = True
     final = True
-
-    def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """d_ij^{−1} = 0, nobody cut."""
-        return {"records": _edge_vectors(hood, first.gamma), "cut": torch.zeros_like(hood.to_self)}
+    of_differences = True
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
-        """Everyone ever under the threshold here, or who cut us; their records are dropped at that moment."""
-        state["cut"] |= self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
-        state["records"][state["cut"]] = 0
-        return state["cut"]
-
-    def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
-        """γ_i ← g_i + Σ_{j not cut} d_ij."""
-        add_differences(state["records"], turn.hood, turn.weights, turn.heard.gamma)
-        return gradient + turn.hood.fold(torch.ones_like(turn.weights), state["records"])
+        """Everyone ever under the threshold here, or who cut us."""
+        return ~state["counted"] | self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))

@@ -67,6 +67,10 @@ class LongShort(Defense):
             "flagged": tests,
         }
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The window's and the sum's."""
+        return (self.window + 1) * hood.columns * vector
+
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Whoever is flagged by tests 1 to 3, and whom a detector suspects if there is one."""
         now = int(state["rounds"])

@@ -34,6 +34,10 @@ class Restart(Defense):
             "again": hood.to_self.new_zeros(()),
         }
 
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """θ_i⁰."""
+        return len(hood.own) * vector
+
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone ever under the threshold; a new one calls for a restart."""
         found = self.suspects(hood, trust) & ~state["cut"]

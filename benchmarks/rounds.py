@@ -1,0 +1,70 @@
+"""What a round of `gpd` costs beside a round of plain DSGT, on the same clients and in one process.
+
+    python benchmarks/rounds.py
+
+Rounds of the two alternate, so that whatever else the machine does falls on both; the ratio is that of neighbours in
+time. Complete graphs, one mini-batch of 256 a client and round, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median, quantiles
+
+import networkx as nx
+from work import CLASSES, SHAPE, random_images, small_cnn
+
+from purifl import Client, Federation, Training
+from purifl.defenses import defenses
+from purifl.simulation import deterministic
+
+BATCH = 256
+
+
+def federation(defense: str, clients: int, rounds: int) -> Federation:
+    return Federation(
+        lambda: small_cnn(SHAPE, CLASSES),
+        [Client(k, random_images(BATCH, k)) for k in range(clients)],
+        nx.complete_graph(clients),
+        training=Training(gradient="batch", batch_size=BATCH, step_size=0.01),
+        defense=defenses.resolve(defense).for_rounds(rounds),
+    )
+
+
+def seconds(fed: Federation) -> float:
+    start = time.perf_counter()
+    fed.step()
+    return time.perf_counter() - start
+
+
+def compare(clients: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of each round of `lower` and of `gpd`, after two rounds to warm up."""
+    plain, purified = (federation(name, clients, rounds) for name in ("lower", "gpd"))
+    times: tuple[list[float], list[float]] = ([], [])
+    for k in range(rounds):
+        pair = [(plain, times[0]), (purified, times[1])]
+        for fed, taken in pair if k % 2 else reversed(pair):
+            taken.append(seconds(fed))
+    return times[0][2:], times[1][2:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 80])
+    parser.add_argument("--rounds", type=int, default=42)
+    args = parser.parse_args()
+    print(
+        "| clients | lower, ms a round | gpd, ms a round | gpd / lower: median | middle half |\n|---|---|---|---|---|"
+    )
+    with deterministic():
+        for clients in args.clients:
+            plain, purified = compare(clients, args.rounds)
+            ratios = [b / a for a, b in zip(plain, purified, strict=True)]
+            low, _, high = quantiles(ratios, n=4)
+            took = (f"{1000 * median(t):.1f}" for t in (plain, purified))
+            print(f"| {clients} | {' | '.join(took)} | {median(ratios):.3f} | {low:.3f} to {high:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
