@@ -56,7 +56,8 @@ def play(way, of_differences, hood, seed, loud=None, dtype=torch.float64):
             gamma[loud] *= 1e30 if round_ < ROUNDS // 2 else 1
         history.append((weights, gamma))
         inputs = (torch.tensor(x).to(dtype) for x in (weights, gamma))
-        found = records.add(state, hood, *inputs, torch.tensor(counted))
+        records.count(state, hood, torch.tensor(counted))
+        found = records.add(state, hood, *inputs)
         yield found, history, counted
 
 
@@ -103,7 +104,7 @@ def test_a_full_log_says_so():
     hood = neighbourhood(nx.path_graph(2), [0, 1], [0, 1])
     records = Log(True, 1)
     state = records.begin(hood, torch.zeros(2, 3))
-    once = (state, hood, torch.ones(4), torch.ones(2, 3), torch.ones(4, dtype=torch.bool))
+    once = (state, hood, torch.ones(4), torch.ones(2, 3))
     records.add(*once)
     with pytest.raises(RunError, match="full after 1 rounds"):
         records.add(*once)
@@ -203,8 +204,9 @@ def test_records_on_disk_leave_nothing_in_memory():
     state = records.begin(hood, gamma)
     before, weights = resident(), torch.full((16,), 0.25)
     for _ in range(19):
-        records.add(state, hood, weights, gamma, everyone)
-    records.add(state, hood, weights, gamma, (hood.rows + hood.cols) % 3 > 0)
+        records.add(state, hood, weights, gamma)
+    records.count(state, hood, (hood.rows + hood.cols) % 3 > 0)
+    records.add(state, hood, weights, gamma)
     assert state["gamma"].nbytes == 80_000_000
     assert (state["counted"] != everyone).any()
     assert resident() < before + 8_000_000

@@ -93,6 +93,8 @@ class Federation:
         self.hood = neighbourhood(self.graph, ids, benign, private).to(self.device)
         self._attackers = neighbourhood(self.graph, ids, malicious).to(self.device)
         self.defended = torch.isin(self.everyone.rows, self._index(self.benign))
+        self._ours, self._theirs = (mask.nonzero()[:, 0] for mask in (self.defended, ~self.defended))
+        self._benign, self._malicious = self._index(self.benign), self._index(self.malicious)
         self.to_malicious = torch.isin(self.hood.senders, self._index(self.malicious))
 
     def _index(self, positions: list[int]) -> Tensor:
@@ -113,12 +115,12 @@ class Federation:
     def step(self) -> None:
         """One round of Algorithm 1, for all clients in parallel."""
         heard = self.exchange()
-        trust = self.trust[self.defended]
+        trust = self.trust[self._ours]
         turn = self._listen(heard, trust)
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
-        self.trust[self.defended] = self._detect(heard, trust, turn.cut)
+        self.trust[self._ours] = self._detect(heard, trust, turn.cut)
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
         self._craft()
@@ -131,7 +133,7 @@ class Federation:
         finite = _finite(torch.sub(theta, gamma, alpha=self.step_size)) & _finite(gamma)
         if not finite.all():
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
-        return Heard(theta, gamma, self.trust[self.everyone.reverse][self.defended], finite[self.hood.cols])
+        return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])
 
     @phase("mix")
     def _listen(self, heard: Heard, trust: Tensor) -> Turn:
@@ -146,14 +148,14 @@ class Federation:
     def _mix(self, turn: Turn) -> Tensor:
         """θ_i^{t+1} of all clients; the benign ones' is the defence's."""
         theta = torch.empty_like(self.theta)
-        theta[self.benign] = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
-        theta[self.malicious] = self._malicious_mix()
+        theta[self._benign] = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
+        theta[self._malicious] = self._malicious_mix()
         return theta
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
         models = torch.sub(self.theta, self.gamma[: len(self.clients)], alpha=self.step_size)
-        finite, weights = _finite(models), self.trust[~self.defended]
+        finite, weights = _finite(models), self.trust[self._theirs]
         if not finite.all():
             models = torch.where(finite[:, None], models, 0)
             weights = self._attackers.normalise(torch.where(finite[self._attackers.cols], weights, 0))
@@ -173,8 +175,8 @@ class Federation:
         """γ_i^{t+1}; benign clients' is the defence's, and without tracking (DSGD) it is g_i^{t+1}."""
         gamma = gradient[self.hood.owner]
         if self.training.algorithm == "dsgt":
-            new, old = (x[self.benign] if self.malicious else x for x in (gradient, self.gradient))
-            gamma[self.benign] = self.defense.track(self._defense_state, turn, new, old)
+            new, old = (x[self._benign] if self.malicious else x for x in (gradient, self.gradient))
+            gamma[self._benign] = self.defense.track(self._defense_state, turn, new, old)
         return gamma
 
     def _losses(self, models: Tensor) -> Tensor:
@@ -210,10 +212,10 @@ class Federation:
         self.gamma[columns] = (1 - level) * view.honest + level * crafted
 
     def _view(self, attack: MessageAttack) -> View:
-        everywhere, malicious = torch.arange(self.hood.columns, device=self.device), self._index(self.malicious)
+        everywhere, malicious = torch.arange(self.hood.columns, device=self.device), self._malicious
         ours = torch.isin(self.hood.owner, malicious)
         columns = everywhere[ours & (everywhere >= len(self.clients))] if attack.private else malicious
-        seen = self._index(self.benign)
+        seen = self._benign
         seen = seen[self.gamma[seen].isfinite().all(1)]
         if attack.knowledge == "partial":
             seen = seen[torch.isin(seen, self._attackers.cols)]
@@ -223,7 +225,7 @@ class Federation:
         threshold = (self.defense.threshold / self.hood.size)[self.hood.rows]
         return View(
             self.round, len(self.clients), self.hood, self.gamma, self.gamma[seen], columns,
-            self.trust[self.defended], self.cut, self._foresight(columns), threshold, generator,
+            self.trust[self._ours], self.cut, self._foresight(columns), threshold, generator,
         )  # fmt: skip
 
     def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
@@ -232,7 +234,7 @@ class Federation:
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self._detector_state.items()}
-            trust, scores = self.trust[self.defended], self.detector.scores(state, self.hood, gamma)
+            trust, scores = self.trust[self._ours], self.detector.scores(state, self.hood, gamma)
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]

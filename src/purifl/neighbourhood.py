@@ -120,11 +120,15 @@ class Neighbourhood:
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
         """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). What is not finite reaches only the rows that hear it."""
+        if self.dense and x.device.type == "cuda":
+            return self._product_on_cuda(values, x)
         return self._matrix(values) @ x if self._as_matrix(x) else self.fold(values, self.cols, x)
 
     def accumulate(self, total: Tensor, values: Tensor, x: Tensor) -> None:
         """total_i += Σ_j values_ij x_j, in place: (R, d), (E,) and (N, d)."""
-        if self._as_matrix(x):
+        if self.dense and x.device.type == "cuda":
+            total += self._product_on_cuda(values, x)
+        elif self._as_matrix(x):
             total.addmm_(self._matrix(values), x)
         else:
             total += self.fold(values, self.cols, x)
@@ -132,6 +136,13 @@ class Neighbourhood:
     def _as_matrix(self, x: Tensor) -> bool:
         """Whether to multiply by a matrix, in which every column meets every row."""
         return self.dense and bool(x.amin().isfinite() & x.amax().isfinite())
+
+    def _product_on_cuda(self, values: Tensor, x: Tensor) -> Tensor:
+        """The same without looking whether x is finite, for which the host would wait for all that the device has to do."""
+        finite = x.isfinite().all(1)
+        product = self._matrix(values) @ torch.where(finite[:, None], x, 0)
+        hears = self._matrix(torch.ones_like(values)) @ (~finite).to(values.dtype)
+        return torch.where((hears > 0)[:, None], torch.nan, product)
 
     def fold(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
         """Σ_j values_ij y_ij, where y_ij is vectors[place_ij]: (E,), (E,) and (V, d) give (R, d)."""
@@ -153,13 +164,18 @@ class Neighbourhood:
 
     @cached_property
     def _cells(self) -> Tensor:
+        """(E,) where in a table (R, N) each edge stands."""
         return self.rows * self.columns + self.cols
+
+    @cached_property
+    def _edges(self) -> Tensor:
+        """(R·N,) the edge at each place of such a table, E where there is none."""
+        edges = torch.full((len(self.own) * self.columns,), len(self.rows), device=self.rows.device)
+        return edges.index_copy_(0, self._cells, torch.arange(len(self.rows), device=self.rows.device))
 
     def _matrix(self, values: Tensor) -> Tensor:
         """(R, N) the values where there are edges, 0 elsewhere."""
-        table = values.new_zeros(len(self.own) * self.columns)
-        table[self._cells] = values
-        return table.view(len(self.own), self.columns)
+        return torch.cat([values, values.new_zeros(1)])[self._edges].view(len(self.own), self.columns)
 
     def sums(self, values: Tensor) -> Tensor:
         """Σ_j values_ij: (E,) gives (R,)."""

@@ -63,19 +63,19 @@ class Records(ABC):
             **self._empty(hood, gamma),
         }
 
-    def add(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor, counted: Tensor) -> Tensor:
-        """(R, d) S_i over the edges ``counted``, after a round with these weights (E,) and messages γ (N, d).
-
-        A client's edge to itself always counts.
-        """
+    def count(self, state: State, hood: Neighbourhood, counted: Tensor) -> None:
+        """From now on S_i is over the edges ``counted`` (E,), and a client's edge to itself."""
         counted = counted | hood.to_self
         changed = counted != state["counted"]
         if changed.any():
             rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[changed], True)
             state["sum"][rows] = self._total(state, hood, rows[hood.rows] & counted)
             state["counted"].copy_(counted)
+
+    def add(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> Tensor:
+        """(R, d) S_i after a round with these weights (E,) and messages γ (N, d)."""
         self._keep(state, hood, weights, gamma)
-        hood.accumulate(state["sum"], coefficients(hood, weights, counted, self.of_differences), gamma)
+        hood.accumulate(state["sum"], coefficients(hood, weights, state["counted"], self.of_differences), gamma)
         return state["sum"]
 
     @abstractmethod

@@ -70,11 +70,20 @@ class Recording(Defense):
         """r_ij = 0, nobody cut."""
         return self.kept_as(hood, first.gamma[0].nbytes).begin(hood, first.gamma)
 
+    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+        """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
+        cut = self.whom(state, hood, trust, heard)
+        self.kept_as(hood, heard.gamma[0].nbytes).count(state, hood, ~cut)
+        return cut
+
+    def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+        """(E,) everyone under the threshold now."""
+        return self.suspects(hood, trust)
+
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """γ_i ← g_i + Σ_{j not cut} r_ij."""
         hood, gamma = turn.hood, turn.heard.gamma
-        records = self.kept_as(hood, gamma[0].nbytes)
-        return gradient + records.add(state, hood, turn.weights, gamma, ~turn.cut)
+        return gradient + self.kept_as(hood, gamma[0].nbytes).add(state, hood, turn.weights, gamma)
 
 
 @defenses.register("gpd-paper")
@@ -104,7 +113,7 @@ class GPDText(GPDPaper):
     reference = PAPER + ", section text"
     final = True
 
-    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+    def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone ever under the threshold."""
         return ~state["counted"] | self.suspects(hood, trust)
 
@@ -130,6 +139,6 @@ class GPD(Recording):
     final = True
     of_differences = True
 
-    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+    def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone ever under the threshold here, or who cut us."""
         return ~state["counted"] | self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))

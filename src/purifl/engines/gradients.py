@@ -111,6 +111,10 @@ class StackedGradients:
         return results
 
     def _record(self, compute: Callable[[], list[Tensor]]) -> Recording:
+        with _recording:
+            return self._recorded(compute)
+
+    def _recorded(self, compute: Callable[[], list[Tensor]]) -> Recording:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -163,7 +167,7 @@ class StackedGradients:
         return StackedLayers("tf32x3" if self._work.precision == "float32" else self._work.precision)
 
 
-_recordings = threading.local()
+_recordings, _recording = threading.local(), threading.Lock()
 
 
 def recorded(work: Work, model: nn.Module, capacity: int, width: int) -> StackedGradients:

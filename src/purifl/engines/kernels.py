@@ -179,6 +179,31 @@ def _unpool(g, where, x, total, across_in, per_image_in, across, per_image, chan
     tl.store(x + place, tl.where(found == mine, value, 0.0), mask=place < total)
 
 
+@triton.jit
+def _spread(
+    x, y, total, down_in, across_in, per_image, across, channels, top, left, stride: tl.constexpr, block: tl.constexpr
+):
+    """The images' rows and columns ``stride`` apart, the first at (top, left), and 0 elsewhere."""
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    channel, pixel = place % channels, place // channels
+    image, inner = pixel // per_image, pixel % per_image
+    row, column = inner // across - top, inner % across - left
+    inside = (place < total) & (row >= 0) & (column >= 0) & (row % stride == 0) & (column % stride == 0)
+    row, column = row // stride, column // stride
+    inside = inside & (row < down_in) & (column < across_in)
+    source = (image * down_in + row) * across_in + column
+    tl.store(y + place, tl.load(x + source * channels + channel, mask=inside, other=0.0), mask=place < total)
+
+
+def spread(x: Tensor, size: tuple[int, int], corner: tuple[int, int], stride: int = 1) -> Tensor:
+    """Images (..., H, W, C) laid into zeros of height and width ``size``, from ``corner`` on, ``stride`` apart."""
+    *front, down, across, channels = x.shape
+    y = x.new_empty(*front, *size, channels)
+    grid = (triton.cdiv(y.numel(), 1024),)
+    _spread[grid](x, y, y.numel(), down, across, size[0] * size[1], size[1], channels, *corner, stride, 1024)
+    return y
+
+
 def pool(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Maxima (..., H/size, W/size, C) of images (..., H, W, C), and the place of each in its window."""
     *front, height, width, channels = x.shape

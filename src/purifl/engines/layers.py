@@ -94,8 +94,8 @@ def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
     """(A, B, C, H, W) as zero-padded (A, B, H + 2p, W + 2q, C) in memory; what all clients share stays one copy."""
     shared = x.stride(0) == 0
     front = x[:1] if shared else x
-    down, across = padding
-    padded = F.pad(front.permute(0, 1, 3, 4, 2), (0, 0, across, across, down, down)).contiguous()
+    size = tuple(s + 2 * p for s, p in zip(x.shape[-2:], padding, strict=True))
+    padded = kernels.spread(front.permute(0, 1, 3, 4, 2).contiguous(), size, padding)
     return padded.expand(len(x), *padded.shape[1:]) if shared else padded
 
 
@@ -156,15 +156,11 @@ class _InputGradient(Function):
         stride, padding, precision = settings
         g, weight = _stack(info.batch_size, dims, g, weight)
         kernel = weight.shape[-2:]
-        clients, batch, outputs, down, across = g.shape
-        # patches of the padded gradient line up with the image once rows and columns are `stride` apart
-        spread = g.new_zeros(clients, batch, *(s + k - 1 for s, k in zip(size, kernel, strict=True)), outputs)
-        top, left = (k - 1 - p for k, p in zip(kernel, padding, strict=True))
-        spread[:, :, top : top + stride * down : stride, left : left + stride * across : stride] = g.permute(
-            0, 1, 3, 4, 2
-        )
+        around = tuple(s + k - 1 for s, k in zip(size, kernel, strict=True))
+        corner = tuple(k - 1 - p for k, p in zip(kernel, padding, strict=True))
+        spread = kernels.spread(g.permute(0, 1, 3, 4, 2).contiguous(), around, corner, stride)
         matrix = weight.flip(-1, -2).permute(0, 3, 4, 1, 2).flatten(1, 3).contiguous()
-        none = matrix.new_zeros(clients, matrix.shape[-1])
+        none = matrix.new_zeros(len(matrix), matrix.shape[-1])
         return kernels.convolve(spread, matrix, none, kernel[1], 1, precision).permute(0, 1, 4, 2, 3), 0
 
 
