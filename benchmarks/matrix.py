@@ -3,8 +3,7 @@
     python benchmarks/matrix.py --dataset mnist --device cuda --partitions iid,label-dir,quantity-dir,non-overlap \\
         --defenses lower,upper,ldp,wbc,lead,byz,gpd-paper --out docs/results/mnist.csv
 
-On a CPU each worker is a process. On a GPU workers are threads of one process, each with a stream of its own: a run
-computes while another prepares its round, and all share what was compiled and loaded.
+Each worker is a process. On a GPU two are enough: one run computes while the other prepares its round.
 
 A cell that a defence cannot run in (Bulyan with too few neighbours) is left out with its reason.
 """
@@ -16,13 +15,11 @@ import csv
 import itertools
 import sys
 import time
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
-
-import torch
 
 from purifl import Experiment, run
 from purifl.errors import PuriflError
@@ -41,19 +38,6 @@ def cell(settings: dict[str, Any]) -> dict[str, Any]:
     except PuriflError as error:
         return head | {"error": str(error)}
     return head | {key: summary[key] for key in COLUMNS[4:-1]} | {"error": ""}
-
-
-def on_gpu(settings: dict[str, Any]) -> dict[str, Any]:
-    """One run beside others on the same device."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        return cell(settings)
-
-
-def workers(count: int, device: str) -> Executor:
-    """Threads for a GPU, processes for a CPU."""
-    if device.startswith("cuda"):
-        return ThreadPoolExecutor(count)
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
 
 
 def arguments() -> argparse.Namespace:
@@ -98,9 +82,8 @@ def table(rows: list[dict[str, Any]], partition: str, key: str) -> str:
 def main() -> None:
     args, start = arguments(), time.perf_counter()
     jobs, rows = grid(args), []
-    with workers(args.workers, args.device) as pool:
-        do = on_gpu if args.device.startswith("cuda") else cell
-        for future in as_completed([pool.submit(do, job) for job in jobs]):
+    with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(cell, job) for job in jobs]):
             rows.append(future.result())
             print(f"{len(rows)}/{len(jobs)}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
             ordered = sorted(rows, key=lambda r: [j for j, job in enumerate(jobs) if job.items() >= _head(r).items()])

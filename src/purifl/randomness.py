@@ -7,15 +7,12 @@ resumed run, another order of clients and another number of workers all see the 
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-
-_drawing = threading.RLock()
 
 
 def entropy(seed: int, purpose: str, *index: int) -> np.random.SeedSequence:
@@ -37,19 +34,18 @@ def stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
 def seeded(device: torch.device, seed: int, purpose: str, *index: int) -> Iterator[None]:
     """Within it torch draws from the named stream: for what draws inside a model (initial weights, dropout).
 
-    Afterwards torch's own generators are as they were. They are the process's, so that one thread at a time draws.
+    Afterwards torch's own generators are as they were.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         generators.append(torch.cuda.default_generators[device.index or 0])
     number = int(entropy(seed, purpose, *index).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    with _drawing:
-        before = [generator.get_state() for generator in generators]
-        try:
-            for generator in generators:
-                generator.manual_seed(number)
-            yield
-        finally:
-            for generator, state in zip(generators, before, strict=True):
-                generator.set_state(state)
+    before = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(number)
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

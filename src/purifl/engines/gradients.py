@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -111,17 +110,13 @@ class StackedGradients:
         return results
 
     def _record(self, compute: Callable[[], list[Tensor]]) -> Recording:
-        with _recording:
-            return self._recorded(compute)
-
-    def _recorded(self, compute: Callable[[], list[Tensor]]) -> Recording:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             compute()  # compiles kernels and sets up libraries, which a recording must not
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._memory):
             results = compute()
         return graph, results
 
@@ -167,11 +162,11 @@ class StackedGradients:
         return StackedLayers("tf32x3" if self._work.precision == "float32" else self._work.precision)
 
 
-_recordings, _recording = threading.local(), threading.Lock()
+_recordings: OrderedDict[Hashable, StackedGradients] = OrderedDict()
 
 
 def recorded(work: Work, model: nn.Module, capacity: int, width: int) -> StackedGradients:
-    """Gradients for this work: those of an earlier run with the same model where there was one in this thread.
+    """Gradients for this work: those of an earlier run in this process with the same model, where there was one.
 
     Recording takes longer than many runs' rounds. Runs share it if their models come from equal factories that
     say so by a ``key``; any other factory's models may differ in more than their parameters.
@@ -181,10 +176,9 @@ def recorded(work: Work, model: nn.Module, capacity: int, width: int) -> Stacked
         return StackedGradients(work, model, capacity, width)
     like = work.clients[0].data
     key = (key, work.loss, work.device, like.x.shape[1:], like.x.dtype, work.precision, capacity, width)
-    kept: OrderedDict[Hashable, StackedGradients] = _recordings.__dict__.setdefault("kept", OrderedDict())
-    if key not in kept:
-        kept[key] = StackedGradients(work, model, capacity, width)
-    kept.move_to_end(key)
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
-    return kept[key]
+    if key not in _recordings:
+        _recordings[key] = StackedGradients(work, model, capacity, width)
+    _recordings.move_to_end(key)
+    while len(_recordings) > _KEPT:
+        _recordings.popitem(last=False)
+    return _recordings[key]

@@ -47,7 +47,7 @@ class StackedLayers(TorchFunctionMode):
             x, weight, bias, stride, padding = given
             if bias is None:
                 bias = weight.new_zeros(len(weight))
-            return _Convolution.apply(x, weight, bias, stride, padding, self.precision)
+            return _Convolution.apply(x, weight, bias, stride, padding, self.precision)[0]
         if func in _MAX_POOLING and (size := _plain_pooling(*args, **kwargs)):
             return _Pooling.apply(args[0], size)[0]
         if func not in _ANY_ORDER and func.__name__ != "__get__":
@@ -100,38 +100,39 @@ def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 class _Convolution(Function):
-    """y = x * weight + bias, for images (B, C, H, W)."""
+    """y = x * weight + bias, for images (B, C, H, W); and the padded images, which the weights' gradient needs again."""
 
     @staticmethod
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: tuple[int, int], precision: str
-    ) -> Tensor:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """One client alone."""
-        return F.conv2d(x, weight, bias, stride, padding)
+        stride, padding, _ = settings
+        return F.conv2d(x, weight, bias, stride, padding), _padded(x[None], padding)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
         """The gradients need the images and the weights."""
-        x, weight, _, ctx.stride, ctx.padding, ctx.precision = inputs
-        ctx.save_for_backward(x, weight)
+        x, weight, _, *ctx.settings = inputs
+        ctx.size = tuple(x.shape[-2:])
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1], weight)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:  # noqa: ANN401
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:  # noqa: ANN401
         """For the images, if somebody wants it, for the weights and for the bias."""
-        x, weight = ctx.saved_tensors
-        settings = (ctx.stride, ctx.padding, ctx.precision)
-        for_x = _InputGradient.apply(g, weight, tuple(x.shape[-2:]), *settings) if ctx.needs_input_grad[0] else None
-        for_weight, for_bias = _WeightGradient.apply(x, g, tuple(weight.shape[-2:]), *settings)
+        padded, weight = ctx.saved_tensors
+        for_x = _InputGradient.apply(g, weight, ctx.size, *ctx.settings) if ctx.needs_input_grad[0] else None
+        for_weight, for_bias = _WeightGradient.apply(padded, g, tuple(weight.shape[-2:]), *ctx.settings)
         return for_x, for_weight, for_bias, None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, int]:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> Any:  # noqa: ANN401
         """All clients at once."""
         stride, padding, precision = settings
         x, weight, bias = _stack(info.batch_size, dims, x, weight, bias)
         matrix = weight.permute(0, 3, 4, 2, 1).flatten(1, 3).contiguous()
-        y = kernels.convolve(_padded(x, padding), matrix, bias.contiguous(), weight.shape[-1], stride, precision)
-        return y.permute(0, 1, 4, 2, 3), 0
+        padded = _padded(x, padding)
+        y = kernels.convolve(padded, matrix, bias.contiguous(), weight.shape[-1], stride, precision)
+        return (y.permute(0, 1, 4, 2, 3), padded), (0, 0)
 
 
 class _InputGradient(Function):
@@ -165,28 +166,28 @@ class _InputGradient(Function):
 
 
 class _WeightGradient(Function):
-    """The gradients for weights and bias."""
+    """The gradients for weights and bias, from padded images (B, H, W, C)."""
 
     @staticmethod
-    def forward(x: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    def forward(padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """One client alone."""
-        stride, padding, _ = settings
+        stride, _, _ = settings
+        x = padded.permute(0, 3, 1, 2)
         shape = (g.shape[1], x.shape[1], *kernel)
-        return torch.nn.grad.conv2d_weight(x, shape, g, stride, padding), g.sum((0, 2, 3))
+        return torch.nn.grad.conv2d_weight(x, shape, g, stride), g.sum((0, 2, 3))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
         """Nobody differentiates twice."""
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> Any:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> Any:  # noqa: ANN401
         """All clients at once."""
-        stride, padding, precision = settings
-        x, g = _stack(info.batch_size, dims, x, g)
-        channels = x.shape[2]
+        stride, _, precision = settings
+        padded, g = _stack(info.batch_size, dims, padded, g)
         gradient = g.permute(0, 1, 3, 4, 2).contiguous()
-        matrix, bias = kernels.correlate(_padded(x, padding), gradient, kernel, stride, precision)
-        return (matrix.unflatten(1, (*kernel, channels)).permute(0, 4, 3, 1, 2), bias), (0, 0)
+        matrix, bias = kernels.correlate(padded, gradient, kernel, stride, precision)
+        return (matrix.unflatten(1, (*kernel, padded.shape[-1])).permute(0, 4, 3, 1, 2), bias), (0, 0)
 
 
 class _Pooling(Function):

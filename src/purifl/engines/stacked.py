@@ -33,7 +33,8 @@ class Team:
     Attributes:
         number: Of the team.
         jobs: The walks.
-        places: Where they stand among the engine's jobs.
+        members: Where they stand among the engine's jobs.
+        places: The same, on the device.
         rows: The client of each.
         active: How many of them are under way at each step, always the first ones, and how many samples the
             largest of their mini-batches has.
@@ -44,7 +45,8 @@ class Team:
 
     number: int
     jobs: list[Job]
-    places: list[int]
+    members: list[int]
+    places: Tensor
     rows: Tensor
     active: list[tuple[int, int]]
     batches: Tensor
@@ -94,6 +96,7 @@ class Stacked(Engine):
             number,
             jobs,
             places,
+            torch.tensor(places, device=device),
             torch.tensor([job.row for job in jobs], device=device),
             [self._under_way(bounds, step) for step in range(steps)],
             torch.tensor([[len(each)] for each in bounds], device=device),
@@ -111,7 +114,7 @@ class Stacked(Engine):
         """One team after the other."""
         found = theta.new_empty(len(self.jobs), theta.shape[1])
         for team in self._teams:
-            found[team.places] = self._walk(theta[team.rows], team, round_)
+            found.index_copy_(0, team.places, self._walk(theta[team.rows], team, round_))
             self._ahead[team.number, round_ + 1] = self._orders(team, round_ + 1)  # while the device is busy
         return found
 
@@ -156,7 +159,7 @@ class Stacked(Engine):
         """The order in which each walk visits its samples, all walks' one after the other."""
         orders = [
             self._starts[place] + self.order(len(job.data.y), job.client, round_)
-            for place, job in zip(team.places, team.jobs, strict=True)
+            for place, job in zip(team.members, team.jobs, strict=True)
         ]
         joined = torch.from_numpy(np.concatenate(orders))
         return joined.pin_memory() if self.work.device.type == "cuda" else joined
