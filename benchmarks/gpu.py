@@ -1,4 +1,4 @@
-"""The paper's default MNIST run on a GPU: seconds after warm-up, where they go, and what lower precision buys and costs.
+"""The paper's default MNIST run on a GPU: seconds after warm-up, where they go, and what lower precision buys.
 
     python benchmarks/gpu.py --out docs/results/gpu.json
 

@@ -1,6 +1,6 @@
-"""Defences × attacks × partitions × seeds, several runs at once, as a CSV file and Markdown tables.
+r"""Defences × attacks × partitions × seeds, several runs at once, as a CSV file and Markdown tables.
 
-    python benchmarks/matrix.py --dataset mnist --device cuda --partitions iid,label-dir,quantity-dir,non-overlap \\
+    python benchmarks/matrix.py --dataset mnist --device cuda --partitions iid,label-dir,quantity-dir,non-overlap \
         --defenses lower,upper,ldp,wbc,lead,byz,gpd-paper --out docs/results/mnist.csv
 
 Each worker is a process. On a GPU two are enough: one run computes while the other prepares its round.

@@ -138,7 +138,7 @@ class Neighbourhood:
         return self.dense and bool(x.amin().isfinite() & x.amax().isfinite())
 
     def _product_on_cuda(self, values: Tensor, x: Tensor) -> Tensor:
-        """The same without looking whether x is finite, for which the host would wait for all that the device has to do."""
+        """The same without asking whether x is finite, for which the host would wait until the device is done."""
         finite = x.isfinite().all(1)
         product = self._matrix(values) @ torch.where(finite[:, None], x, 0)
         hears = self._matrix(torch.ones_like(values)) @ (~finite).to(values.dtype)
@@ -153,7 +153,7 @@ class Neighbourhood:
         if vectors.device.type == "cpu":
             product: Tensor = torch.sparse.mm(matrix, vectors)
             return product
-        parts = vectors.split(_CUDA_WIDTH, 1)
+        parts = torch.split(vectors, _CUDA_WIDTH, 1)
         return torch.cat([torch.sparse.mm(matrix, part.contiguous()) for part in parts], 1)
 
     def _fold_one_by_one(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Job:
 
 
 def jobs_of(clients: Sequence[Client], rule: LocalRule) -> list[Job]:
-    """The walks of a round: (1 − π) on a malicious client's own data and π on its poisoned data, one each for others."""
+    """The walks of a round: of a malicious client's gradient 1 − π is on its own data, π on its poisoned data."""
     plain, jobs = LocalRule(), []
     for row, client in enumerate(clients):
         shares = [(client.data, 1.0)]

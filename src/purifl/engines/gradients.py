@@ -74,7 +74,7 @@ class StackedGradients:
             tensor.copy_(own[name])
         sizes = [p[0].numel() for p in self.params.values()]
         views = [p[: len(theta)] for p in self.params.values()]
-        for view, part in zip(views, theta.split(sizes, 1), strict=True):
+        for view, part in zip(views, torch.split(theta, sizes, 1), strict=True):
             view.copy_(part.view_as(view))
         return views
 
@@ -134,7 +134,7 @@ class StackedGradients:
         return total
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """L of each sample. Cross-entropy is written out: picking an entry by index needs a sort to be deterministic."""
+        """L of each sample. Cross-entropy is written out: to pick entries by index, a deterministic GPU sorts first."""
         if self._work.loss is cross_entropy:
             chosen = y[:, None] == torch.arange(outputs.shape[-1], device=y.device)
             return -torch.where(chosen, outputs.log_softmax(-1), 0).sum(-1)

@@ -83,7 +83,7 @@ def _correlate(
     stride: tl.constexpr, precision: tl.constexpr,
     block_rows: tl.constexpr, block_outputs: tl.constexpr, block_depth: tl.constexpr,
 ):  # fmt: skip
-    """out[a, s, k, o] = Σ_{p in split s} x[a, patch p, k] g[a, p, o]; row ``depth`` sums g itself, the bias's gradient."""
+    """out[a, s, k, o] = Σ_{p in split s} x[a, patch p, k] g[a, p, o]; row ``depth`` is Σ_p g, the bias's gradient."""
     a, split = (tl.program_id(2) // splits).to(tl.int64), tl.program_id(2) % splits
     k = tl.program_id(0) * block_depth + tl.arange(0, block_depth)
     outs = tl.program_id(1) * block_outputs + tl.arange(0, block_outputs)
@@ -146,7 +146,9 @@ def correlate(x: Tensor, g: Tensor, kernel: tuple[int, int], stride: int, precis
 
 
 @triton.jit
-def _pool(x, y, where, total, across_in, per_image_in, across, per_image, channels, size: tl.constexpr, block: tl.constexpr):  # fmt: skip
+def _pool(
+    x, y, where, total, across_in, per_image_in, across, per_image, channels, size: tl.constexpr, block: tl.constexpr
+):
     """The maximum of each window, NaN if there is one, and where it is."""
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     channel, pixel = place % channels, place // channels
@@ -157,7 +159,7 @@ def _pool(x, y, where, total, across_in, per_image_in, across, per_image, channe
     for k in tl.static_range(1, size * size):
         other = corner + (k // size) * across_in + k % size
         value = tl.load(x + other * channels + channel, mask=place < total)
-        better = (value > best) | (value != value)
+        better = (value > best) | (value != value)  # noqa: PLR0124 - NaN is not itself
         best = tl.where(better, value, best)
         found = tl.where(better, k, found).to(tl.uint8)
     tl.store(y + place, best, mask=place < total)
@@ -165,7 +167,9 @@ def _pool(x, y, where, total, across_in, per_image_in, across, per_image, channe
 
 
 @triton.jit
-def _unpool(g, where, x, total, across_in, per_image_in, across, per_image, channels, size: tl.constexpr, block: tl.constexpr):  # fmt: skip
+def _unpool(
+    g, where, x, total, across_in, per_image_in, across, per_image, channels, size: tl.constexpr, block: tl.constexpr
+):
     """Each window's gradient at the place of its maximum, 0 elsewhere."""
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     channel, pixel = place % channels, place // channels

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
+from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.overrides import TorchFunctionMode
 
 from purifl.engines import kernels
@@ -21,7 +22,7 @@ from purifl.engines import kernels
 Dims = Sequence[int | None]
 
 
-_MAX_POOLING = {torch.max_pool2d, F.max_pool2d, F._max_pool2d}
+_MAX_POOLING = {torch.max_pool2d, F.max_pool2d, F._max_pool2d}  # type: ignore[attr-defined]
 
 _ANY_ORDER = {torch.relu, F.relu, F.gelu, torch.add, Tensor.add, Tensor.__add__, torch.flatten, Tensor.contiguous}
 """What takes images whose channels lie innermost in memory, as our layers leave them; other functions get a copy."""
@@ -39,8 +40,8 @@ class StackedLayers(TorchFunctionMode):
         func: Callable[..., Any],
         types: Any,
         args: Any = (),
-        kwargs: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401 - the protocol's own types
+        kwargs: Any = None,
+    ) -> Any:
         """Our layer where it applies, torch's otherwise."""
         kwargs = kwargs or {}
         if func is torch.conv2d and (given := _plain_convolution(*args, **kwargs)):
@@ -60,8 +61,8 @@ def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _plain_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,  # noqa: ANN401
-    dilation: Any = 1, groups: int = 1,  # noqa: ANN401
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor | None, int, tuple[int, int]] | None:  # fmt: skip
     """The arguments, if it is a convolution that the kernels can do."""
     if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or x.dtype != torch.float32:
@@ -73,7 +74,8 @@ def _plain_convolution(
 
 
 def _plain_pooling(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,  # noqa: ANN401
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> int | None:  # fmt: skip
     """The size of the windows, if they are square and do not overlap."""
     sizes, steps = _pair(kernel_size), _pair(stride or kernel_size)
@@ -94,22 +96,22 @@ def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
     """(A, B, C, H, W) as zero-padded (A, B, H + 2p, W + 2q, C) in memory; what all clients share stays one copy."""
     shared = x.stride(0) == 0
     front = x[:1] if shared else x
-    size = tuple(s + 2 * p for s, p in zip(x.shape[-2:], padding, strict=True))
+    size = (x.shape[-2] + 2 * padding[0], x.shape[-1] + 2 * padding[1])
     padded = kernels.spread(front.permute(0, 1, 3, 4, 2).contiguous(), size, padding)
     return padded.expand(len(x), *padded.shape[1:]) if shared else padded
 
 
 class _Convolution(Function):
-    """y = x * weight + bias, for images (B, C, H, W); and the padded images, which the weights' gradient needs again."""
+    """y = x * weight + bias for images (B, C, H, W), and the padded images, which the weights' gradient needs."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
         """One client alone."""
         stride, padding, _ = settings
         return F.conv2d(x, weight, bias, stride, padding), _padded(x[None], padding)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """The gradients need the images and the weights."""
         x, weight, _, *ctx.settings = inputs
         ctx.size = tuple(x.shape[-2:])
@@ -117,7 +119,7 @@ class _Convolution(Function):
         ctx.save_for_backward(output[1], weight)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:  # noqa: ANN401
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Any:
         """For the images, if somebody wants it, for the weights and for the bias."""
         padded, weight = ctx.saved_tensors
         for_x = _InputGradient.apply(g, weight, ctx.size, *ctx.settings) if ctx.needs_input_grad[0] else None
@@ -125,7 +127,7 @@ class _Convolution(Function):
         return for_x, for_weight, for_bias, None, None, None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> Any:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> Any:
         """All clients at once."""
         stride, padding, precision = settings
         x, weight, bias = _stack(info.batch_size, dims, x, weight, bias)
@@ -139,14 +141,14 @@ class _InputGradient(Function):
     """The gradient for the images: the output's gradient, spread out by the stride, with the flipped weights."""
 
     @staticmethod
-    def forward(g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any) -> Tensor:  # noqa: ANN401
+    def forward(g: Tensor, weight: Tensor, size: tuple[int, int], *settings: Any) -> Tensor:
         """One client alone."""
         stride, padding, _ = settings
         shape = (len(g), weight.shape[1], *size)
-        return torch.nn.grad.conv2d_input(shape, weight, g, stride, padding)
+        return conv2d_input(shape, weight, g, stride, padding)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Nobody differentiates twice."""
 
     @staticmethod
@@ -157,8 +159,8 @@ class _InputGradient(Function):
         stride, padding, precision = settings
         g, weight = _stack(info.batch_size, dims, g, weight)
         kernel = weight.shape[-2:]
-        around = tuple(s + k - 1 for s, k in zip(size, kernel, strict=True))
-        corner = tuple(k - 1 - p for k, p in zip(kernel, padding, strict=True))
+        around = (size[0] + kernel[0] - 1, size[1] + kernel[1] - 1)
+        corner = (kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1])
         spread = kernels.spread(g.permute(0, 1, 3, 4, 2).contiguous(), around, corner, stride)
         matrix = weight.flip(-1, -2).permute(0, 3, 4, 1, 2).flatten(1, 3).contiguous()
         none = matrix.new_zeros(len(matrix), matrix.shape[-1])
@@ -169,19 +171,19 @@ class _WeightGradient(Function):
     """The gradients for weights and bias, from padded images (B, H, W, C)."""
 
     @staticmethod
-    def forward(padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    def forward(padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> tuple[Tensor, Tensor]:
         """One client alone."""
         stride, _, _ = settings
         x = padded.permute(0, 3, 1, 2)
         shape = (g.shape[1], x.shape[1], *kernel)
-        return torch.nn.grad.conv2d_weight(x, shape, g, stride), g.sum((0, 2, 3))
+        return conv2d_weight(x, shape, g, stride), g.sum((0, 2, 3))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Nobody differentiates twice."""
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> Any:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, padded: Tensor, g: Tensor, kernel: tuple[int, int], *settings: Any) -> Any:
         """All clients at once."""
         stride, _, precision = settings
         padded, g = _stack(info.batch_size, dims, padded, g)
@@ -199,7 +201,7 @@ class _Pooling(Function):
         return F.max_pool2d(x, size, return_indices=True)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """The gradient goes where the maximum was."""
         x, ctx.size = inputs
         ctx.shape = tuple(x.shape[-2:])
@@ -207,12 +209,12 @@ class _Pooling(Function):
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None]:
         """To the place of each maximum."""
         return _Unpooling.apply(g, *ctx.saved_tensors, ctx.shape, ctx.size), None
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, x: Tensor, size: int) -> Any:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, x: Tensor, size: int) -> Any:
         """All clients at once."""
         (x,) = _stack(info.batch_size, dims, x)
         maxima, places = kernels.pool(x.permute(0, 1, 3, 4, 2).contiguous(), size)
@@ -225,14 +227,14 @@ class _Unpooling(Function):
     @staticmethod
     def forward(g: Tensor, places: Tensor, shape: tuple[int, int], size: int) -> Tensor:
         """One client alone."""
-        return F.max_unpool2d(g, places, size, output_size=shape)
+        return F.max_unpool2d(g, places, [size], output_size=list(shape))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Nobody differentiates twice."""
 
     @staticmethod
-    def vmap(info: Any, dims: Dims, g: Tensor, places: Tensor, shape: tuple[int, int], size: int) -> tuple[Tensor, int]:  # noqa: ANN401
+    def vmap(info: Any, dims: Dims, g: Tensor, places: Tensor, shape: tuple[int, int], size: int) -> tuple[Tensor, int]:
         """All clients at once."""
         g, places = (x.permute(0, 1, 3, 4, 2).contiguous() for x in _stack(info.batch_size, dims, g, places))
         return kernels.unpool(g, places, shape, size).permute(0, 1, 4, 2, 3), 0

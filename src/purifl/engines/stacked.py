@@ -73,7 +73,7 @@ class Stacked(Engine):
     def _gather(self, bounds: list[list[tuple[int, int]]]) -> list[Team]:
         plain = [type(job.rule) is LocalRule for job in self.jobs]
         places = sorted(range(len(self.jobs)), key=lambda k: (plain[k], -len(bounds[k])))
-        teams = []
+        teams: list[Team] = []
         for _, group in itertools.groupby(places, key=plain.__getitem__):
             members = list(group)
             for first in range(0, len(members), self._capacity):
@@ -167,12 +167,12 @@ class Stacked(Engine):
     @torch.no_grad()
     def hits(self, theta: Tensor, samples: Samples) -> Tensor:
         """All models at once, some of the samples after the other."""
-        return torch.cat([self._tested(part, samples) for part in theta.split(self._capacity)])
+        return torch.cat([self._tested(part, samples) for part in torch.split(theta, self._capacity)])
 
     def _tested(self, theta: Tensor, samples: Samples) -> Tensor:
         self._gradients.load(theta, self.model)
-        found = []
-        for x, y in zip(*(part.split(max(1, _TESTED_AT_ONCE // len(theta))) for part in samples), strict=True):
+        found, at_once = [], max(1, _TESTED_AT_ONCE // len(theta))
+        for x, y in zip(*(torch.split(part, at_once) for part in samples), strict=True):
             outputs = self._gradients.outputs(len(theta), x)
             found.append((outputs.argmax(-1) == y) & outputs.isfinite().all(-1))
         return torch.cat(found, 1)
