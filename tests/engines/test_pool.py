@@ -260,6 +260,14 @@ def test_forking_after_torch_used_threads_does_not_hang():
     assert parent.communicate(timeout=120)[0].split("\n")[0] == "[1.0, 1.0] 4"
 
 
+def test_workers_have_gradients_even_if_forked_without():
+    enabled = shared(1, dtype=torch.bool)
+    pool = Pool(lambda item, round_: enabled.fill_(torch.is_grad_enabled()), [1.0], 1)
+    with torch.no_grad():
+        pool.run([0], 1)
+    assert enabled.all()
+
+
 def test_forking_beside_threads_warns_nobody():
     release = threading.Event()
     thread = threading.Thread(target=release.wait)

@@ -240,6 +240,7 @@ def _begin() -> str:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()  # what was here before is the parent's to collect
     torch.set_num_threads(1)
+    torch.set_grad_enabled(True)  # whatever the parent was about when it forked
     _keep_memory()
     try:
         torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
@@ -249,7 +250,7 @@ def _begin() -> str:
 
 
 def _keep_memory() -> None:
-    """Have glibc keep what is freed: giving a batch's activations back to the system costs a third of a small step."""
+    """Have glibc keep what is freed: asking again for a batch's activations costs a fifth of a small step."""
     trim_threshold, mmap_threshold, most = -1, -3, 1 << 30
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
