@@ -28,7 +28,7 @@ class Loop(Engine):
         bounds = self.bounds(size)
         with seeded(self.work.device, self.work.seed, "inside the model", job.client, round_):
             for k, (start, end) in enumerate(bounds):
-                gradient = job.rule.gradient(self, job.data.at(order[start:end]), generator)
+                gradient = job.rule.gradient(self, job.data.take(order[start:end]), generator)
                 if alone and type(job.rule) is LocalRule:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
@@ -42,5 +42,5 @@ class Loop(Engine):
     def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
         """∇L of one mini-batch at the working model's parameters."""
         with self.work.casting():
-            loss = self.work.loss(self.model(batch.x), batch.y)
+            loss = self.work.loss(self.outputs(batch.x), batch.y)
         return torch.autograd.grad(loss, self.params)
