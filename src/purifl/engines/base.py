@@ -98,6 +98,8 @@ class Engine(ABC):
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.params: list[Tensor] = [tensor for _, tensor in named]
+        self.position = parameters_to_vector(self.params).detach()
+        vector_to_parameters(self.position, self.params)
         pools = any(isinstance(module, nn.MaxPool2d) for module in self.model.modules())
         self._innermost = pools and work.device.type == "cpu"
 
@@ -138,7 +140,7 @@ class Engine(ABC):
         return torch.stack([self._hits(row, samples) for row in theta])
 
     def _hits(self, theta: Tensor, samples: Samples) -> Tensor:
-        self.use(theta.clone()).eval()
+        self.use(theta).eval()
         with self.work.casting():
             logits = torch.cat([self.outputs(part) for part in torch.split(samples.x, TEST_BATCH)])
         return (logits.argmax(1) == samples.y) & logits.isfinite().all(1)
@@ -148,7 +150,7 @@ class Engine(ABC):
         """The loss of ``theta`` on the client's first mini-batch of a round."""
         order = self.order(len(client.data.y), client.id, round_)
         batch = client.data.at(torch.from_numpy(order[: self.batch_size]).to(self.work.device))
-        self.use(theta.clone()).eval()
+        self.use(theta).eval()
         return self.work.loss(self.outputs(batch.x), batch.y)
 
     def bounds(self, size: int) -> list[tuple[int, int]]:
@@ -191,8 +193,8 @@ class Engine(ABC):
         return outputs
 
     def use(self, theta: Tensor) -> nn.Module:
-        """The working model with its parameters set to views of ``theta``."""
-        vector_to_parameters(theta, self.params)
+        """The working model at ``theta``, which is copied: its parameters are views of :attr:`position`, always."""
+        self.position.copy_(theta)
         return self.model
 
 

@@ -19,17 +19,17 @@ class Loop(Engine):
         return torch.stack([self.walk(theta[job.row], job, round_) for job in self.jobs])
 
     def walk(self, theta: Tensor, job: Job, round_: int) -> Tensor:
-        """(d,) one walk's g at ``theta``; the model's parameters are views of the vector it walks on."""
-        position, size = theta.clone(), len(job.data.y)
-        self.use(position).train()
-        generator = self.generator(job, round_)
+        """(d,) one walk's g at ``theta``."""
+        size, plain = len(job.data.y), type(job.rule) is LocalRule
+        self.use(theta).train()
+        generator = torch.default_generator if plain else self.generator(job, round_)  # a plain step draws nothing
         order = torch.from_numpy(self.order(size, job.client, round_)).to(self.work.device)
         before, alone = None, self.training.gradient == "batch"
         bounds = self.bounds(size)
         with seeded(self.work.device, self.work.seed, "inside the model", job.client, round_):
             for k, (start, end) in enumerate(bounds):
                 gradient = job.rule.gradient(self, job.data.take(order[start:end]), generator)
-                if alone and type(job.rule) is LocalRule:
+                if alone and plain:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
                     torch._foreach_add_(self.params, gradient, alpha=-self.step)
@@ -37,7 +37,7 @@ class Loop(Engine):
                     walk = Walk(self.names, stack, self.step, k, gradients, before, [generator], alone)
                     job.rule.after_step(walk)
                     before = walk.memory() if job.rule.remembers else None
-        return self.walked(theta, position, len(bounds))
+        return self.walked(theta, self.position, len(bounds))
 
     def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
         """∇L of one mini-batch at the working model's parameters."""

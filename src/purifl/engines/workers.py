@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector
 
 from purifl.data import Samples
 from purifl.engines.base import Work
@@ -36,9 +35,9 @@ class Workers(Loop):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        rows, flat = len(work.clients), parameters_to_vector(self.params)
-        self._theta = shared(rows, len(flat), dtype=flat.dtype)
-        self._walks = shared(len(self.jobs), len(flat), dtype=flat.dtype)
+        rows, d, dtype = len(work.clients), len(self.position), self.position.dtype
+        self._theta = shared(rows, d, dtype=dtype)
+        self._walks = shared(len(self.jobs), d, dtype=dtype)
         self._tests: list[tuple[Samples, Tensor]] = []
         self._worth: dict[str, bool] = {}
         visits = [sum(end - start for start, end in self.bounds(len(job.data.y))) for job in self.jobs]
