@@ -37,7 +37,7 @@ from work import random_images, small_cnn
 
 from purifl import Federation, Training
 from purifl.defenses.gpd import GPD
-from purifl.simulation import deterministic
+from purifl.determinism import deterministic
 
 CLIENTS, BATCH, SAMPLES, ROUNDS, WARM_UP = 10, 256, 1024, 50, 5
 CORES = len(os.sched_getaffinity(0))

@@ -8,6 +8,7 @@ from torch.nn.utils import parameters_to_vector
 
 from purifl import Client, Samples, Training
 from purifl.engines import Loop, Stacked, Work
+from purifl.engines.loop import QUIET
 from purifl.models import models
 from purifl.randomness import stream
 from purifl.training import LocalRule
@@ -153,3 +154,28 @@ def test_images_that_are_pooled_reach_the_model_with_channels_innermost(channels
     engine.gradients(engine.initial(), 1)
     engine.hits(engine.initial(), samples)
     assert seen == [(80 * channels, 1, 10 * channels, channels)] * 3
+
+
+@pytest.mark.parametrize("kind", sorted(QUIET, key=lambda kind: kind.__name__))
+def test_quiet_layers_draw_nothing(kind):
+    arguments = {nn.Linear: (6, 2), nn.Conv2d: (4, 2, 3), nn.MaxPool2d: (2,), nn.GroupNorm: (2, 4), nn.LayerNorm: (6,)}
+    layer = kind(*arguments.get(kind, ())).train()
+    before = torch.get_rng_state()
+    layer(torch.ones(3, 4, 5, 6, requires_grad=True)).sum().backward()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.RReLU()])
+def test_what_a_model_draws_depends_on_the_client_and_the_round_alone(layer):
+    def factory():
+        return nn.Sequential(nn.Linear(3, 8), layer, nn.Linear(8, 2)).double()
+
+    clients = [Client(k, data(10)) for k in range(2)]
+    training = Training(gradient="batch", batch_size=99, step_size=0.5)
+    engine = Loop(Work(factory, clients, training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+    theta = engine.initial()
+    first = engine.gradients(theta, 1)
+    torch.rand(5)
+    assert torch.equal(engine.gradients(theta, 1), first)
+    assert not torch.allclose(first[0], first[1])
+    assert not torch.allclose(engine.gradients(theta, 2), first)
