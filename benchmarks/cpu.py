@@ -7,9 +7,10 @@
 alone, after set-up and a few rounds that do not count, without evaluation. Each contestant runs in a fresh process;
 repeats are interleaved, so that a machine that slows down slows all of them, and ratios are taken within a repeat.
 
-The floor is the same local steps and nothing else: mini-batches laid out beforehand, clients split over the cores in
-single-threaded processes that keep the memory they free, nothing exchanged. The plain loop draws mini-batches and
-averages models; purifl does full gpd: gradient tracking, records, history detection, on a complete graph.
+The floor is the same local steps and nothing else: clients split over the cores in single-threaded processes that keep
+the memory they free, each drawing a mini-batch and stepping along its gradient, nothing exchanged. The bare floor does
+not even draw: its mini-batches are laid out beforehand. The plain loop averages models after each round. purifl does
+full gpd: gradient tracking, records, history detection, on a complete graph.
 """
 
 from __future__ import annotations
@@ -59,9 +60,8 @@ def floor(clients: int, batch: int, samples: int, rounds: int, warm_up: int) -> 
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(CORES), context.SimpleQueue()
     shares = [range(k, clients, CORES) for k in range(CORES)]
-    processes = [
-        context.Process(target=_steps, args=(share, batch, rounds, warm_up, barrier, seconds)) for share in shares
-    ]
+    sizes = batch, samples, rounds, warm_up
+    processes = [context.Process(target=_steps, args=(share, *sizes, barrier, seconds)) for share in shares]
     for process in processes:
         process.start()
     slowest = max(seconds.get() for _ in processes)
@@ -70,14 +70,20 @@ def floor(clients: int, batch: int, samples: int, rounds: int, warm_up: int) -> 
     return slowest
 
 
-def _steps(share: range, batch: int, rounds: int, warm_up: int, barrier: Barrier, seconds: Any) -> None:
+def bare_floor(clients: int, batch: int, samples: int, rounds: int, warm_up: int) -> float:
+    """Clients that have one mini-batch and draw none."""
+    return floor(clients, batch, batch, rounds, warm_up)
+
+
+def _steps(share: range, batch: int, samples: int, rounds: int, warm_up: int, barrier: Barrier, seconds: Any) -> None:
     torch.set_num_threads(1)
     models = [small_cnn() for _ in share]
     parameters = [list(model.parameters()) for model in models]
-    batches = [random_images(batch, k) for k in share]
+    data = [random_images(samples, k) for k in share]
 
     def step() -> None:
-        for model, params, (x, y) in zip(models, parameters, batches, strict=True):
+        for model, params, own in zip(models, parameters, data, strict=True):
+            x, y = own.take(torch.randperm(samples)[:batch]) if samples > batch else own
             gradient = torch.autograd.grad(cross_entropy(model(x), y), params)
             with torch.no_grad():
                 torch._foreach_add_(params, gradient, alpha=-STEP)
@@ -95,7 +101,7 @@ def loop(clients: int, batch: int, samples: int, rounds: int, warm_up: int) -> f
 
     def step() -> None:
         for model, optimiser, own in zip(models, optimisers, data, strict=True):
-            x, y = own.at(torch.randperm(samples)[:batch])
+            x, y = own.take(torch.randperm(samples)[:batch])
             optimiser.zero_grad()
             cross_entropy(model(x), y).backward()
             optimiser.step()
@@ -127,6 +133,7 @@ def purifl(clients: int, batch: int, samples: int, rounds: int, warm_up: int) ->
 
 
 CONTESTANTS = {
+    "bare floor": Contestant(bare_floor, environment=KEEP_MEMORY),
     "floor": Contestant(floor, environment=KEEP_MEMORY),
     "purifl, full gpd": Contestant(purifl),
     "plain loop": Contestant(loop, threads=(1, CORES)),

@@ -106,7 +106,7 @@ def _flower_client(batch: int, samples: int) -> Any:
         torch.set_num_threads(1)
         model = small_cnn()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        x, y = _images(samples, context.node_config["partition-id"]).at(torch.randperm(samples)[:batch])
+        x, y = _images(samples, context.node_config["partition-id"]).take(torch.randperm(samples)[:batch])
         torch.nn.functional.cross_entropy(model(x), y).backward()
         torch.optim.SGD(model.parameters(), lr=STEP).step()
         reply = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": batch})}

@@ -46,6 +46,8 @@ class Loop(Engine):
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
                     torch._foreach_add_(self.params, gradient, alpha=-self.step)
+                    if plain:
+                        continue
                     stack, gradients = [p[None] for p in self.params], tuple(g[None] for g in gradient)
                     walk = Walk(self.names, stack, self.step, k, gradients, before, [generator], alone)
                     job.rule.after_step(walk)
