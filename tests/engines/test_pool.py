@@ -301,6 +301,22 @@ def test_a_fork_of_the_parent_leaves_its_workers_alone():
     assert count.tolist() == [2] * 6
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_workers_have_a_core_each_where_there_are_as_many(more):
+    every = sorted(os.sched_getaffinity(0))
+    workers = len(every) + more
+    places, policies = shared(workers, 1 + max(every), dtype=torch.bool), shared(workers, dtype=torch.int64)
+
+    def work(item, round_):
+        places[item, list(os.sched_getaffinity(0))] = True
+        policies[item] = os.sched_getscheduler(0)
+
+    Pool(work, [1.0] * workers, workers).run(range(workers), 1)
+    assert places.sum(1).tolist() == [len(every) if more else 1] * workers
+    assert places.any(0).sum() == len(every)
+    assert set(policies.tolist()) == {os.SCHED_BATCH}
+
+
 def test_workers_keep_the_memory_they_free():
     """Pages asked of the system for 10 tensors of 16 MiB, 4,096 pages each, once the first of them has been freed."""
     faults = shared(2, dtype=torch.int64)
