@@ -105,7 +105,23 @@ def test_a_round_is_one_small_message_to_each_worker_whatever_the_tensors(monkey
     assert big[:6].eq(4).all()
 
 
-def test_idle_workers_are_not_asked(monkeypatch):
+def test_while_the_next_round_is_awaited_it_is_prepared():
+    done, ready = (shared(4, dtype=torch.int64) for _ in range(2))
+
+    def ahead(item, round_):
+        if item == 3:
+            raise ValueError("to be told in its round, if then")
+        ready[item] = round_
+
+    pool = Pool(lambda item, round_: done[item].fill_(ready[item]), [1.0] * 4, 2, ahead)
+    for round_ in range(1, 4):
+        pool.run(range(4), round_)
+        assert done.tolist() == [0 if round_ == 1 else round_] * 3 + [0]
+        while ready[:3].ne(round_ + 1).any():  # the test's own time limit ends a wait in vain
+            time.sleep(0.001)
+
+
+def test_idle_workers_are_not_asked():
     pool, notes, _ = counting(workers=4)
     pool.run([5], 1)
     assert notes[:, PIDS].count_nonzero() == 1

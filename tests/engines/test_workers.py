@@ -135,6 +135,26 @@ def test_only_the_first_two_of_each_kind_are_done_here(monkeypatch, forks):
 
 
 @pytest.mark.usefixtures("two")
+def test_a_walk_takes_what_was_drawn_ahead_for_its_round_alone(monkeypatch):
+    engine = Workers(work(gradient="batch"))
+    theta, job = engine.initial(), engine.jobs[0]
+    expected = [engine.walk(theta[0], job, round_) for round_ in range(3)]
+    draws, draw = [], Loop.draw
+    monkeypatch.setattr(Loop, "draw", lambda self, job, round_: (draws.append(round_), draw(self, job, round_))[1])
+    engine.look_ahead(0, 1)
+    assert draws == [1]
+    assert torch.equal(engine.walk(theta[0], job, 1), expected[1])
+    assert draws == [1]
+    engine.look_ahead(0, 1)
+    assert torch.equal(engine.walk(theta[0], job, 2), expected[2])
+    assert draws == [1, 1, 2]
+    monkeypatch.setattr(workers, "_AHEAD", 2)
+    for item in range(len(engine.jobs) + 1):
+        engine.look_ahead(item, 1)
+    assert len(engine._ahead) == 2
+
+
+@pytest.mark.usefixtures("two")
 def test_a_new_test_set_is_made_known_and_old_ones_forgotten(forks):
     job = work()
     loop, engine = Loop(job), Workers(job)

@@ -93,7 +93,7 @@ class Engine(ABC):
         self.batch_size = work.training.batch_size
         self.step = work.training.local_step_size or work.training.step_size
         self.jobs = jobs_of(work.clients, work.rule)
-        self.model = self._build(0).to(work.device)
+        self.model = self._build(0).to(work.device).train()
         check_model(self.model)
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
@@ -140,7 +140,7 @@ class Engine(ABC):
         return torch.stack([self._hits(row, samples) for row in theta])
 
     def _hits(self, theta: Tensor, samples: Samples) -> Tensor:
-        self.use(theta).eval()
+        self.use(theta)
         with self.work.casting():
             logits = torch.cat([self.outputs(part) for part in torch.split(samples.x, TEST_BATCH)])
         return (logits.argmax(1) == samples.y) & logits.isfinite().all(1)
@@ -150,7 +150,7 @@ class Engine(ABC):
         """The loss of ``theta`` on the client's first mini-batch of a round."""
         order = self.order(len(client.data.y), client.id, round_)
         batch = client.data.at(torch.from_numpy(order[: self.batch_size]).to(self.work.device))
-        self.use(theta).eval()
+        self.use(theta)
         return self.work.loss(self.outputs(batch.x), batch.y)
 
     def bounds(self, size: int) -> list[tuple[int, int]]:
@@ -192,9 +192,11 @@ class Engine(ABC):
         outputs: Tensor = self.model(channels_innermost(x) if self._innermost and x.dim() == 4 else x)
         return outputs
 
-    def use(self, theta: Tensor) -> nn.Module:
+    def use(self, theta: Tensor, training: bool = False) -> nn.Module:
         """The working model at ``theta``, which is copied: its parameters are views of :attr:`position`, always."""
         self.position.copy_(theta)
+        if self.model.training != training:
+            self.model.train(training)
         return self.model
 
 

@@ -33,15 +33,17 @@ class Loop(Engine):
     def walk(self, theta: Tensor, job: Job, round_: int) -> Tensor:
         """(d,) one walk's g at ``theta``."""
         size, plain = len(job.data.y), type(job.rule) is LocalRule
-        self.use(theta).train()
+        self.use(theta, training=True)
         generator = torch.default_generator if plain else self.generator(job, round_)  # a plain step draws nothing
-        order = torch.from_numpy(self.order(size, job.client, round_)).to(self.work.device)
+        order, batch = self.draw(job, round_)
         before, alone = None, self.training.gradient == "batch"
         bounds = self.bounds(size)
         draws = seeded(self.work.device, self.work.seed, "inside the model", job.client, round_)
         with nullcontext() if plain and self._quiet else draws:
             for k, (start, end) in enumerate(bounds):
-                gradient = job.rule.gradient(self, job.data.take(order[start:end]), generator)
+                if k > 0:
+                    batch = job.data.take(order[start:end])
+                gradient = job.rule.gradient(self, batch, generator)
                 if alone and plain:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
@@ -53,6 +55,12 @@ class Loop(Engine):
                     job.rule.after_step(walk)
                     before = walk.memory() if job.rule.remembers else None
         return self.walked(theta, self.position, len(bounds))
+
+    def draw(self, job: Job, round_: int) -> tuple[Tensor, Samples]:
+        """The order of a walk's samples, and its first mini-batch."""
+        size = len(job.data.y)
+        order = torch.from_numpy(self.order(size, job.client, round_)).to(self.work.device)
+        return order, job.data.take(order[: self.bounds(size)[0][1]])
 
     def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
         """∇L of one mini-batch at the working model's parameters."""

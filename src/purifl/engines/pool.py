@@ -104,10 +104,11 @@ class Pool:
         work: What to do with an item in a round.
         costs: Of each item, to share them out evenly: any measure of its work, such as a client's number of samples.
         workers: Number of processes.
+        ahead: What to do with each item for the next round while that is awaited, if anything.
     """
 
-    def __init__(self, work: Work, costs: Sequence[float], workers: int) -> None:
-        self._work, self._costs, self._workers = work, costs, workers
+    def __init__(self, work: Work, costs: Sequence[float], workers: int, ahead: Work | None = None) -> None:
+        self._work, self._costs, self._workers, self._ahead = work, costs, workers, ahead
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
         self._end = weakref.finalize(self, _end, self._processes, self._pipes)
@@ -149,9 +150,8 @@ class Pool:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         self._pipes.append(ours)
-        process = context.Process(
-            target=_serve, args=(theirs, self._work, k, self._workers), name=f"purifl-{k}", daemon=True
-        )
+        arguments = theirs, self._work, self._ahead, k, self._workers
+        process = context.Process(target=_serve, args=arguments, name=f"purifl-{k}", daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
             process.start()
@@ -222,7 +222,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def _serve(pipe: Connection, work: Work, k: int, workers: int) -> None:
+def _serve(pipe: Connection, work: Work, ahead: Work | None, k: int, workers: int) -> None:
     """A worker's life: say that it is ready, then do shares of the work until the pipe is closed."""
     try:
         _find_place(k, workers)
@@ -230,6 +230,9 @@ def _serve(pipe: Connection, work: Work, k: int, workers: int) -> None:
         while True:
             round_, *share = (number for (number,) in struct.iter_unpack("<q", pipe.recv_bytes()))
             pipe.send_bytes(_do(pipe, work, share, round_).encode())
+            if ahead is not None:
+                with suppress(Exception):  # what cannot be done ahead is tried again in its round, and told then
+                    _do_ahead(pipe, ahead, share, round_ + 1)
     except (EOFError, ConnectionError):
         return
 
@@ -287,3 +290,11 @@ def _do(pipe: Connection, work: Work, share: Sequence[int], round_: int) -> str:
         except Exception:
             return f"item {item}, round {round_}:\n{traceback.format_exc()}"
     return ""
+
+
+def _do_ahead(pipe: Connection, ahead: Work, share: Sequence[int], round_: int) -> None:
+    """Prepare a share for the next round, until that comes."""
+    for item in share:
+        if pipe.poll():
+            return
+        ahead(item, round_)

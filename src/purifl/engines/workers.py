@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from purifl.data import Samples
-from purifl.engines.base import Work
+from purifl.engines.base import Job, Work
 from purifl.engines.loop import Loop
 from purifl.engines.pool import Pool, WorkerLostError, cores, shared
 
@@ -20,6 +20,7 @@ WORTH = 0.005
 """Seconds of work in a round from which on it is shared out. A round trip to the workers takes a tenth of a
 millisecond, and forking them, once, some tens."""
 
+_AHEAD = 16  # mini-batches drawn ahead at most, for memory's sake
 _TEST_SETS = 2  # known to the workers at a time: the test split, and an attacker's probe
 
 
@@ -42,7 +43,8 @@ class Workers(Loop):
         self._worth: dict[str, bool] = {}
         visits = [sum(end - start for start, end in self.bounds(len(job.data.y))) for job in self.jobs]
         costs = [*visits, *[1] * (rows * _TEST_SETS)]
-        self._pool = Pool(_weakly(self), costs, min(cores(), rows))
+        self._ahead: dict[int, tuple[int, tuple[Tensor, Samples]]] = {}
+        self._pool = Pool(_weakly(self, Workers.do), costs, min(cores(), rows), _weakly(self, Workers.look_ahead))
 
     def walks(self, theta: Tensor, round_: int) -> Tensor:
         """(len(jobs), d) each walk, whoever takes it."""
@@ -107,15 +109,26 @@ class Workers(Loop):
         with torch.no_grad():
             right[row] = self._hits(self._theta[row], samples)
 
+    def look_ahead(self, item: int, round_: int) -> None:
+        """Draw a walk's first mini-batch while the others are awaited, in time that is nobody's."""
+        if item < len(self.jobs) and len(self._ahead) < _AHEAD:
+            job = self.jobs[item]
+            self._ahead[id(job)] = round_, super().draw(job, round_)
 
-def _weakly(engine: Workers) -> Callable[[int, int], None]:
-    """``engine.do`` for a pool that must not keep the engine, which has it, alive."""
+    def draw(self, job: Job, round_: int) -> tuple[Tensor, Samples]:
+        """The order of a walk's samples, and its first mini-batch; drawn ahead, if they were."""
+        known, drawn = self._ahead.pop(id(job), (None, None))
+        return drawn if drawn is not None and known == round_ else super().draw(job, round_)
+
+
+def _weakly(engine: Workers, method: Callable[[Workers, int, int], None]) -> Callable[[int, int], None]:
+    """``engine.method`` for a pool that must not keep the engine, which has it, alive."""
     reference = weakref.ref(engine)
 
     def do(item: int, round_: int) -> None:
         alive = reference()
         assert alive is not None  # the engine runs its pool
-        alive.do(item, round_)
+        method(alive, item, round_)
 
     return do
 
