@@ -1,6 +1,6 @@
 """How close a round of purifl comes to the hardware's floor, beside a plain loop, byzfl and Flower.
 
-    pip install -e '.[benchmark]'          # byzfl and Flower, best in an environment of their own
+    pip install -e '.[benchmark]'       # in an environment of its own: Flower wants older packages than we pin
     python benchmarks/cpu.py --repeats 5
 
 10 clients, one mini-batch of 256 each, 50 rounds, 28x28 images, a small CNN. Every figure is the time of the rounds
@@ -46,11 +46,10 @@ KEEP_MEMORY = (("MALLOC_TRIM_THRESHOLD_", str(1 << 30)), ("MALLOC_MMAP_THRESHOLD
 
 
 class Contestant(NamedTuple):
-    """How to run one: what, with how many threads and rounds, and which package it needs."""
+    """How to run one: what, with how many threads, and which package and environment it needs."""
 
     run: Callable[..., float]
     threads: tuple[int, ...] = (1,)
-    rounds: int = ROUNDS
     needs: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -138,18 +137,18 @@ CONTESTANTS = {
     "purifl, full gpd": Contestant(purifl),
     "plain loop": Contestant(loop, threads=(1, CORES)),
     "byzfl": Contestant(byzfl, threads=(1, CORES), needs="byzfl"),
-    "Flower's simulation": Contestant(flower, rounds=10, needs="flwr"),
+    "Flower's simulation": Contestant(flower, needs="flwr"),
 }
 
 
 def once(name: str, threads: int) -> float:
-    """Seconds for all rounds, measured in a process of its own; fewer rounds are scaled up."""
+    """Seconds for all rounds, measured in a process of its own."""
     contestant = CONTESTANTS[name]
     command = [sys.executable, __file__, "--one", name, "--threads", str(threads)]
     environment = os.environ | dict(contestant.environment) | {"OMP_NUM_THREADS": str(threads)}
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     seconds: float = json.loads(output.splitlines()[-1])
-    return seconds * ROUNDS / contestant.rounds
+    return seconds
 
 
 def measure(repeats: int) -> dict[str, dict[int, list[float]]]:
@@ -191,8 +190,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.one:
         torch.set_num_threads(args.threads)
-        contestant = CONTESTANTS[args.one]
-        print(json.dumps(contestant.run(CLIENTS, BATCH, SAMPLES, contestant.rounds, WARM_UP)))
+        print(json.dumps(CONTESTANTS[args.one].run(CLIENTS, BATCH, SAMPLES, ROUNDS, WARM_UP)))
         return
     found = measure(args.repeats)
     print(f"{CLIENTS} clients × one mini-batch of {BATCH} × {ROUNDS} rounds, {args.repeats} repeats")
