@@ -1,5 +1,9 @@
+import os
+
 import pytest
 import torch
+
+os.environ.setdefault("PURIFL_WORKERS", "1")  # tests run side by side already
 
 TINY = {
     "clients": 5,

@@ -8,6 +8,8 @@ from torch.nn.utils import parameters_to_vector
 
 from purifl import Client, Samples, Training
 from purifl.engines import Loop, Stacked, Work
+from purifl.engines.loop import QUIET
+from purifl.models import models
 from purifl.randomness import stream
 from purifl.training import LocalRule
 
@@ -113,3 +115,67 @@ def test_a_malicious_gradient_is_mixed_by_its_level(train, level):
     (honest, _), (evil, _) = (train([Client(2, samples)]) for samples in (own, poisoned))
     found, _ = train([Client(0, own), Client(2, own, poisoned, level), Client(1, own)])
     torch.testing.assert_close(found[1], ((1 - level) * honest + level * evil)[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 12, 16)])
+def test_layout_changes_models_that_pool_only_to_rounding(shape):
+    """Gradients and losses of the built-in CNN against the model called plainly on contiguous images."""
+    rng = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randn(20, *shape, generator=rng), torch.randint(10, (20,), generator=rng))
+    training = Training(gradient="batch", batch_size=20, step_size=0.1)
+    factory = lambda: models.resolve("cnn").build(shape, 10)  # noqa: E731
+    engine = Loop(Work(factory, [Client(0, samples)], training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+    theta = engine.initial()
+    found, right = engine.gradients(theta, 1)[0], engine.hits(theta, samples)[0]
+    model = engine.use(theta[0])
+    loss = nn.functional.cross_entropy(model(samples.x), samples.y)
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(engine.batch_loss(theta[0], engine.work.clients[0], 1), loss.detach())
+    assert torch.equal(right, model(samples.x).argmax(1) == samples.y)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_are_pooled_reach_the_model_with_channels_innermost(channels):
+    seen = []
+
+    class Watching(nn.Sequential):
+        def forward(self, x):
+            seen.append(x.stride())
+            return super().forward(x)
+
+    def factory():
+        layers = nn.Conv2d(channels, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * 3 * 4, 2)
+        return Watching(*layers)
+
+    samples = Samples(torch.randn(5, channels, 8, 10), torch.tensor([0, 1, 0, 1, 1]))
+    training = Training(batch_size=4, step_size=0.1)
+    engine = Loop(Work(factory, [Client(0, samples)], training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+    engine.gradients(engine.initial(), 1)
+    engine.hits(engine.initial(), samples)
+    assert seen == [(80 * channels, 1, 10 * channels, channels)] * 3
+
+
+@pytest.mark.parametrize("kind", sorted(QUIET, key=lambda kind: kind.__name__))
+def test_quiet_layers_draw_nothing(kind):
+    arguments = {nn.Linear: (6, 2), nn.Conv2d: (4, 2, 3), nn.MaxPool2d: (2,), nn.GroupNorm: (2, 4), nn.LayerNorm: (6,)}
+    layer = kind(*arguments.get(kind, ())).train()
+    before = torch.get_rng_state()
+    layer(torch.ones(3, 4, 5, 6, requires_grad=True)).sum().backward()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.RReLU()])
+def test_what_a_model_draws_depends_on_the_client_and_the_round_alone(layer):
+    def factory():
+        return nn.Sequential(nn.Linear(3, 8), layer, nn.Linear(8, 2)).double()
+
+    clients = [Client(k, data(10)) for k in range(2)]
+    training = Training(gradient="batch", batch_size=99, step_size=0.5)
+    engine = Loop(Work(factory, clients, training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+    theta = engine.initial()
+    first = engine.gradients(theta, 1)
+    torch.rand(5)
+    assert torch.equal(engine.gradients(theta, 1), first)
+    assert not torch.allclose(first[0], first[1])
+    assert not torch.allclose(engine.gradients(theta, 2), first)

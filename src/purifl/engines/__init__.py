@@ -8,19 +8,23 @@ from typing import Literal, TypeAlias
 from purifl.engines.base import Engine, Work
 from purifl.engines.gradients import NotStackableError
 from purifl.engines.loop import Loop
+from purifl.engines.pool import available, cores
 from purifl.engines.stacked import Stacked
+from purifl.engines.workers import Workers
 from purifl.errors import ConfigError
 
 EngineName: TypeAlias = Literal["auto", "loop", "stacked"]
 
-__all__ = ["Engine", "EngineName", "Loop", "Stacked", "Work", "engine_for"]
+__all__ = ["Engine", "EngineName", "Loop", "Stacked", "Work", "Workers", "engine_for"]
 
 
 def engine_for(name: EngineName, work: Work) -> Engine:
-    """The engine called ``name``; ``auto`` is what is fast on the device: ``stacked`` on a GPU, ``loop`` on a CPU.
+    """The engine called ``name``; ``auto`` is what is fast on the device: ``stacked`` on a GPU, workers on a CPU.
 
     Where a model cannot be stacked, ``auto`` trains client by client and the log says why.
     """
+    if name == "auto" and work.device.type == "cpu" and len(work.clients) > 1 and cores() > 1 and available():
+        return Workers(work)
     if name == "loop" or (name == "auto" and work.device.type == "cpu"):
         return Loop(work)
     try:

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from purifl.data import Samples
-from purifl.engines.base import Engine, Job
+from purifl.engines.base import Engine, Job, Work
 from purifl.randomness import seeded
 from purifl.training import LocalRule, Walk
+
+QUIET = frozenset(
+    {nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.GELU, nn.GroupNorm, nn.LayerNorm}
+)
+"""Layers that draw nothing: a model of these alone needs no stream of its own, a fiftieth of a small step."""
 
 
 class Loop(Engine):
     """Trains the clients one by one with one working model."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._quiet = work.loss is cross_entropy and all(type(module) in QUIET for module in self.model.modules())
 
     def walks(self, theta: Tensor, round_: int) -> Tensor:
         """One walk after the other."""
         return torch.stack([self.walk(theta[job.row], job, round_) for job in self.jobs])
 
     def walk(self, theta: Tensor, job: Job, round_: int) -> Tensor:
-        """(d,) one walk's g at ``theta``; the model's parameters are views of the vector it walks on."""
-        position, size = theta.clone(), len(job.data.y)
-        self.use(position).train()
-        generator = self.generator(job, round_)
-        order = torch.from_numpy(self.order(size, job.client, round_)).to(self.work.device)
+        """(d,) one walk's g at ``theta``."""
+        size, plain = len(job.data.y), type(job.rule) is LocalRule
+        self.use(theta, training=True)
+        generator = torch.default_generator if plain else self.generator(job, round_)  # a plain step draws nothing
+        order, batch = self.draw(job, round_)
         before, alone = None, self.training.gradient == "batch"
         bounds = self.bounds(size)
-        with seeded(self.work.device, self.work.seed, "inside the model", job.client, round_):
+        draws = seeded(self.work.device, self.work.seed, "inside the model", job.client, round_)
+        with nullcontext() if plain and self._quiet else draws:
             for k, (start, end) in enumerate(bounds):
-                gradient = job.rule.gradient(self, job.data.at(order[start:end]), generator)
-                if alone and type(job.rule) is LocalRule:
+                if k > 0:
+                    batch = job.data.take(order[start:end])
+                gradient = job.rule.gradient(self, batch, generator)
+                if alone and plain:
                     return torch.cat([g.reshape(-1) for g in gradient])
                 with torch.no_grad():
                     torch._foreach_add_(self.params, gradient, alpha=-self.step)
+                    if plain:
+                        continue
                     stack, gradients = [p[None] for p in self.params], tuple(g[None] for g in gradient)
                     walk = Walk(self.names, stack, self.step, k, gradients, before, [generator], alone)
                     job.rule.after_step(walk)
                     before = walk.memory() if job.rule.remembers else None
-        return self.walked(theta, position, len(bounds))
+        return self.walked(theta, self.position, len(bounds))
+
+    def draw(self, job: Job, round_: int) -> tuple[Tensor, Samples]:
+        """The order of a walk's samples, and its first mini-batch."""
+        size = len(job.data.y)
+        order = torch.from_numpy(self.order(size, job.client, round_)).to(self.work.device)
+        return order, job.data.take(order[: self.bounds(size)[0][1]])
 
     def batch_gradient(self, batch: Samples) -> tuple[Tensor, ...]:
         """∇L of one mini-batch at the working model's parameters."""
         with self.work.casting():
-            loss = self.work.loss(self.model(batch.x), batch.y)
+            loss = self.work.loss(self.outputs(batch.x), batch.y)
         return torch.autograd.grad(loss, self.params)
