@@ -609,3 +609,8 @@ def test_a_comparison_never_writes_into_what_is_not_one(tmp_path):
     claim(tmp_path / "new")
     claim(tmp_path / "new")
     assert (tmp_path / "mine" / "report" / "index.html").read_text() == "mine"
+
+
+def test_a_copy_of_an_experiment_may_have_more_rounds():
+    longer = Experiment(rounds=2, clients=4, model="mlp").model_copy(update={"rounds": 4})
+    assert len(run(longer).history) == 4

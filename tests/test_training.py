@@ -8,7 +8,7 @@ from torch.nn.utils import parameters_to_vector
 
 from purifl import Client, Samples, Training
 from purifl.engines import Loop, Stacked, Work
-from purifl.engines.loop import QUIET
+from purifl.engines.base import PLAIN
 from purifl.models import models
 from purifl.randomness import stream
 from purifl.training import LocalRule
@@ -156,7 +156,7 @@ def test_images_that_are_pooled_reach_the_model_with_channels_innermost(channels
     assert seen == [(80 * channels, 1, 10 * channels, channels)] * 3
 
 
-@pytest.mark.parametrize("kind", sorted(QUIET, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(PLAIN, key=lambda kind: kind.__name__))
 def test_quiet_layers_draw_nothing(kind):
     arguments = {nn.Linear: (6, 2), nn.Conv2d: (4, 2, 3), nn.MaxPool2d: (2,), nn.GroupNorm: (2, 4), nn.LayerNorm: (6,)}
     layer = kind(*arguments.get(kind, ())).train()
@@ -179,3 +179,42 @@ def test_what_a_model_draws_depends_on_the_client_and_the_round_alone(layer):
     assert torch.equal(engine.gradients(theta, 1), first)
     assert not torch.allclose(first[0], first[1])
     assert not torch.allclose(engine.gradients(theta, 2), first)
+
+
+class Viewing(nn.Module):
+    """Flattens by ``view``, which takes one order in memory only, and changes a buffer in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.pool, self.linear = nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Linear(27, 2)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return self.linear(self.pool(self.convolution(x)).view(len(x), -1)) / self.seen
+
+
+def images(seed):
+    rng = torch.Generator().manual_seed(seed)
+    return Samples(torch.randn(6, 2, 8, 8, generator=rng), torch.randint(2, (6,), generator=rng))
+
+
+def loop(model, clients):
+    training = Training(batch_size=4, step_size=0.5)
+    return Loop(Work(model, clients, training, 0, CPU, nn.functional.cross_entropy, LocalRule()))
+
+
+def test_a_users_module_gets_images_as_they_are_and_finds_its_buffers_as_they_were():
+    alone, beside = loop(Viewing, [Client(1, images(1))]), loop(Viewing, [Client(0, images(0)), Client(1, images(1))])
+    theta = alone.initial()
+    assert torch.equal(beside.gradients(theta.expand(2, -1), 1)[1], alone.gradients(theta, 1)[0])
+    assert torch.equal(alone.gradients(theta, 1), alone.gradients(theta, 1))
+
+
+def test_two_engines_may_work_with_one_module():
+    model = linear()
+    first, second = (loop(lambda: model, [Client(0, data(10, seed))]) for seed in (0, 1))
+    theta = first.initial()
+    expected = first.gradients(theta, 1)
+    second.gradients(theta + 1, 1)
+    assert torch.equal(first.gradients(theta, 1), expected)

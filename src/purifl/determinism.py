@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from purifl.errors import ConfigError
+
 Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse a precision that does not exist, or not on this device."""
+    if precision not in get_args(Precision):
+        raise ConfigError("precision", precision, f"one of {', '.join(get_args(Precision))}")
+    if precision != "float32" and device.type == "cpu":
+        raise ConfigError("precision", precision, "a CPU computes in 'float32'; give a CUDA device")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from purifl.data import DataSource, datasets
 from purifl.data.partitions import Partition, partitions
 from purifl.defenses import Defense, defenses
 from purifl.detection import Detector, detectors
-from purifl.determinism import Precision
+from purifl.determinism import Precision, check_precision
 from purifl.engines import EngineName
 from purifl.errors import ConfigError
 from purifl.models import ModelSpec, resolve_model
@@ -136,8 +136,7 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.defense.check_training(self.training)
-        if self.precision != "float32" and torch.device(self.device).type == "cpu":
-            raise ConfigError("precision", self.precision, "a CPU computes in 'float32'; give a CUDA device")
+        check_precision(self.precision, torch.device(self.device))
         return self
 
     @field_validator("device")

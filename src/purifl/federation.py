@@ -15,9 +15,9 @@ from purifl.data.base import MapDataset
 from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
 from purifl.detection import Detector, detectors, lower_trust
-from purifl.determinism import Precision
+from purifl.determinism import Precision, check_precision
 from purifl.engines import EngineName, Work, engine_for
-from purifl.errors import ConfigError
+from purifl.errors import ConfigError, DataError
 from purifl.memory import check
 from purifl.phases import phase
 from purifl.randomness import stream
@@ -69,6 +69,7 @@ class Federation:
         self.mixing: Mixing = mixing or (defense or GPD()).mixing
         self.training, self.seed = _with_sizes(training or Training()), seed
         self.device, self.graph = torch.device(device), graph
+        check_precision(precision, self.device)
         self.clients = [_on(_as_client(k, c), self.device) for k, c in enumerate(clients)]
         self.attack = attack
         self._connect()
@@ -77,7 +78,8 @@ class Federation:
         rule = self.defense.local_rule() or LocalRule()
         work = Work(model, self.clients, self.training, seed, self.device, loss, rule, precision)
         self.engine = engine_for(engine, work)
-        check(self.engine.model, len(self.clients), self.hood, (self.defense, self.detector), self.defense.lighter)
+        parts, own = (self.defense, self.detector), self.engine.vectors
+        check(self.engine.model, len(self.clients), self.hood, parts, self.defense.lighter, own)
         self._begin()
 
     def _connect(self) -> None:
@@ -268,7 +270,10 @@ _TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
 
 
 def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
-    return given if isinstance(given, Client) else Client(position, Samples.of(given))
+    client = given if isinstance(given, Client) else Client(position, Samples.of(given))
+    if len(client.data.y) == 0:
+        raise DataError(f"client {client.id} has no data; every client needs at least one sample")
+    return client
 
 
 def _on(client: Client, device: torch.device) -> Client:

@@ -24,7 +24,9 @@ class Remembers(Protocol):
         """Bytes kept between rounds."""
 
 
-def check(model: nn.Module, clients: int, hood: Neighbourhood, parts: Iterable[Remembers], lighter: str) -> None:
+def check(
+    model: nn.Module, clients: int, hood: Neighbourhood, parts: Iterable[Remembers], lighter: str, own: int = 0
+) -> None:
     """Refuse a run that cannot fit, with the number of bytes and what would take less.
 
     Args:
@@ -33,12 +35,13 @@ def check(model: nn.Module, clients: int, hood: Neighbourhood, parts: Iterable[R
         hood: The edges of the clients that run the defence.
         parts: What remembers something from round to round.
         lighter: What else would take less memory, if anything.
+        own: Vectors of length d that the engine keeps for itself.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     length, there = sum(p.numel() for p in trained), available(trained[0].device)
     vector = length * trained[0].element_size()
     remembered = sum(part.memory(hood, vector) for part in parts)
-    needed = of_a_round(clients, hood) * vector + remembered
+    needed = (of_a_round(clients, hood) + own) * vector + remembered
     if needed > there:
         advice = ["fewer clients", "a smaller model", "a sparser topology", *([lighter] if lighter else [])]
         raise ConfigError(
@@ -78,7 +81,8 @@ def _in_system() -> float:
         return 1024 * int(fields["MemAvailable"].split()[0])
     except (OSError, KeyError):
         pages = "SC_PHYS_PAGES"
-        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") if pages in os.sysconf_names else math.inf
+        known = getattr(os, "sysconf_names", {})  # Windows has none
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") if pages in known else math.inf
 
 
 def _in_groups() -> Iterator[float]:

@@ -56,7 +56,7 @@ class Simulation:
                 clients,
                 graph,
                 training=experiment.training,
-                defense=experiment.defense,
+                defense=experiment.defense.for_rounds(experiment.rounds),
                 detector=experiment.detector,
                 mixing=experiment.mixing,
                 seed=seed,

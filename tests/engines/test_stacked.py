@@ -84,9 +84,10 @@ def test_runs_of_the_same_model_share_a_recording_and_nothing_else():
     assert other.federation.engine._gradients is not first.federation.engine._gradients
 
 
-def federation(model, **options):
+def federation(model, label=0, **options):
     draw = torch.Generator().manual_seed(0)
     clients = [Samples(torch.randn(5, 4, generator=draw), torch.randint(2, (5,), generator=draw)) for _ in range(3)]
+    clients[1].y[2] = label
     training = Training(batch_size=2, step_size=0.1)
     return Federation(model, clients, nx.complete_graph(3), training=training, **options)
 
@@ -104,6 +105,13 @@ class Shifted(nn.Module):
         return self.second(self.first(x + self.shift).tanh())
 
 
+class Centred(nn.Module):
+    """Takes off the mini-batch's mean, in which samples that fill it up would count."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
 @pytest.mark.parametrize("loss", [nn.functional.cross_entropy, nn.functional.multi_margin_loss])
 def test_buffers_frozen_layers_and_other_losses(loss):
     loop, fast = (federation(Shifted, engine=engine, loss=loss, seed=3) for engine in ("loop", "stacked"))
@@ -115,11 +123,47 @@ def test_buffers_frozen_layers_and_other_losses(loss):
 
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(nn.Dropout(0.5), "random"), (nn.BatchNorm1d(3, track_running_stats=False), "batch normalisation")],
+    [
+        (nn.Dropout(0.5), "random"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "more than 1 value"),
+        (Centred(), "depends on the others"),
+    ],
 )
 def test_a_model_that_cannot_be_stacked_says_why(layer, reason):
     with pytest.raises(ConfigError, match=reason):
         federation(lambda: nn.Sequential(nn.Linear(4, 3), layer, nn.Linear(3, 2)), engine="stacked")
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0])), "not the mean"),
+        (nn.CrossEntropyLoss(reduction="sum"), "not the mean"),
+    ],
+)
+def test_a_loss_that_cannot_be_stacked_says_why(loss, reason):
+    with pytest.raises(ConfigError, match=reason):
+        federation(lambda: nn.Linear(4, 2), loss=loss, engine="stacked")
+
+
+@pytest.mark.parametrize("label", [-100, -1])
+def test_labels_with_a_meaning_of_their_own_are_left_to_the_loop(label):
+    with pytest.raises(ConfigError, match="client 1 has labels"):
+        federation(lambda: nn.Linear(4, 2), engine="stacked", label=label)
+
+
+def test_a_recording_does_not_keep_a_runs_data():
+    engine = simulation().federation.engine
+    assert len(engine._gradients._work.clients) == 0
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match=r"engine.*fast.*auto, loop, stacked"):
+        federation(lambda: nn.Linear(4, 2), engine="fast")
+    with pytest.raises(ConfigError, match=r"precision.*fp16"):
+        federation(lambda: nn.Linear(4, 2), precision="fp16")
+    with pytest.raises(ConfigError, match=r"precision.*tf32.*CUDA"):
+        federation(lambda: nn.Linear(4, 2), precision="tf32")
 
 
 def test_a_rule_with_gradients_of_its_own_says_so():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from purifl.engines.base import Engine, Work
 from purifl.engines.gradients import NotStackableError
@@ -23,6 +23,8 @@ def engine_for(name: EngineName, work: Work) -> Engine:
 
     Where a model cannot be stacked, ``auto`` trains client by client and the log says why.
     """
+    if name not in get_args(EngineName):
+        raise ConfigError("engine", name, f"one of {', '.join(get_args(EngineName))}")
     if name == "auto" and work.device.type == "cpu" and len(work.clients) > 1 and cores() > 1 and available():
         return Workers(work)
     if name == "loop" or (name == "auto" and work.device.type == "cpu"):

@@ -21,6 +21,11 @@ from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
 
 TEST_BATCH = 2000
 
+PLAIN = frozenset(
+    {nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.GELU, nn.GroupNorm, nn.LayerNorm}
+)
+"""Layers that draw nothing and take images in any order in memory; what a user's own module does is not known."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -99,9 +104,15 @@ class Engine(ABC):
         self.names = [name for name, _ in named]
         self.params: list[Tensor] = [tensor for _, tensor in named]
         self.position = parameters_to_vector(self.params).detach()
-        vector_to_parameters(self.position, self.params)
-        pools = any(isinstance(module, nn.MaxPool2d) for module in self.model.modules())
-        self._innermost = pools and work.device.type == "cpu"
+        self._buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        layers = {type(module) for module in self.model.modules()}
+        self.plain_model = layers <= PLAIN
+        self._innermost = self.plain_model and nn.MaxPool2d in layers and work.device.type == "cpu"
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of length d that the engine keeps for itself."""
+        return 0
 
     def initial(self) -> Tensor:
         """(n, d) θ⁰, one common draw or one for each client."""
@@ -193,8 +204,15 @@ class Engine(ABC):
         return outputs
 
     def use(self, theta: Tensor, training: bool = False) -> nn.Module:
-        """The working model at ``theta``, which is copied: its parameters are views of :attr:`position`, always."""
+        """The working model at ``theta``, which is copied: its parameters are views of :attr:`position`.
+
+        Its buffers are as they were in the beginning, whatever other clients' training made of them.
+        """
         self.position.copy_(theta)
+        if self.params[0].data_ptr() != self.position.data_ptr():  # not yet, or somebody else uses the same module
+            vector_to_parameters(self.position, self.params)
+        for buffer, first in self._buffers:
+            buffer.copy_(first)
         if self.model.training != training:
             self.model.train(training)
         return self.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
@@ -13,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from purifl.data import Samples
 from purifl.engines.base import Work
 
+_CLOSE = 1e-2  # relative; what differs by more than the rounding of any precision differs in kind
 _KEPT = 2  # recordings kept for later runs; each holds the memory of a step
 
 
@@ -41,10 +42,10 @@ class StackedGradients:
     """
 
     def __init__(self, work: Work, model: nn.Module, capacity: int, width: int) -> None:
-        self._model, self._work = model, work
+        self._model, self._work = model, replace(work, clients=())  # it outlives the run, whose data must not
         like, device = work.clients[0].data, work.device
         self._x = torch.zeros(capacity, width, *like.x.shape[1:], dtype=like.x.dtype, device=device)
-        self._y = torch.zeros(capacity, width, dtype=like.y.dtype, device=device)
+        self._y = torch.zeros(capacity, width, *like.y.shape[1:], dtype=like.y.dtype, device=device)
         trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
         self.params = {name: p.expand(capacity, *p.shape).clone() for name, p in trained.items()}
         self._weights = next(iter(trained.values())).new_zeros(capacity, width)
@@ -56,16 +57,23 @@ class StackedGradients:
         self._recordings: dict[tuple[str, int, int], Recording] = {}
         self._tested: Tensor | None = None
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self._try()
+        self._try(_some(work))
 
-    def _try(self) -> None:
-        """See, before anybody relies on it, whether the model can be stacked at all."""
-        if any(isinstance(module, _BatchNorm) for module in self._model.modules()):
-            raise NotStackableError("batch normalisation mixes a mini-batch's samples with those that fill it up")
+    def _try(self, some: Samples) -> None:
+        """See, before anybody relies on it, whether model and loss can be stacked at all."""
         try:
-            self._compute(1, 1)
+            self(1, 1)
+            self._model.train()
+            params = {name: p[0] for name, p in self.params.items()}
+            together = self._plain_outputs(params, some.x)
+            alone = torch.cat([self._plain_outputs(params, x[None]) for x in some.x])
+            mean, whole = self._losses(together, some.y).mean(), self._work.loss(together, some.y)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             raise NotStackableError(str(error).strip().split("\n")[0]) from error
+        if not torch.allclose(together, alone, rtol=_CLOSE, atol=_CLOSE * float(alone.abs().max())):
+            raise NotStackableError("the model's answer to a sample depends on the others in its mini-batch")
+        if not torch.allclose(mean, whole, rtol=_CLOSE):
+            raise NotStackableError("the loss of a mini-batch is not the mean of its samples' losses")
 
     def load(self, theta: Tensor, model: nn.Module) -> list[Tensor]:
         """Put in the parameters of len(theta) clients, and return them as views, to be walked on."""
@@ -135,16 +143,20 @@ class StackedGradients:
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """L of each sample. Cross-entropy is written out: to pick entries by index, a deterministic GPU sorts first."""
-        if self._work.loss is cross_entropy:
+        if self._work.loss is cross_entropy and y.dim() == 1:
             chosen = y[:, None] == torch.arange(outputs.shape[-1], device=y.device)
             return -torch.where(chosen, outputs.log_softmax(-1), 0).sum(-1)
         each: Tensor = vmap(lambda output, label: self._work.loss(output[None], label[None]))(outputs, y)
         return each
 
     def _outputs(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
-        with self._work.casting(), self._layers():
+        with self._layers():
+            return self._plain_outputs(params, x)
+
+    def _plain_outputs(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
+        with self._work.casting():
             outputs: Tensor = functional_call(self._model, params | self._fixed, (x,))
-        return outputs
+        return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
 
     def _answer(self, count: int, samples: int) -> list[Tensor]:
         params = {name: p[:count] for name, p in self.params.items()}
@@ -160,6 +172,24 @@ class StackedGradients:
         from purifl.engines.layers import StackedLayers  # noqa: PLC0415 - Triton exists only where CUDA does
 
         return StackedLayers("tf32x3" if self._work.precision == "float32" else self._work.precision)
+
+
+def _some(work: Work) -> Samples:
+    """A few samples, of different labels as far as the first client has such."""
+    data = work.clients[0].data
+    labels = data.y.tolist()
+    first = {str(label): k for k, label in reversed(list(enumerate(labels)))}
+    return data.at(torch.tensor(sorted(first.values())[:8], device=data.y.device))
+
+
+def check_labels(work: Work) -> None:
+    """Refuse labels that cross-entropy treats in its own way, or not at all: the loop does that."""
+    if work.loss is not cross_entropy:
+        return
+    for client in work.clients:
+        for data in (client.data, client.poisoned):
+            if data is not None and data.y.dim() == 1 and (data.y.dtype != torch.int64 or int(data.y.min()) < 0):
+                raise NotStackableError(f"client {client.id} has labels that are not int64 from 0 on")
 
 
 _recordings: OrderedDict[Hashable, StackedGradients] = OrderedDict()

@@ -24,8 +24,8 @@ Dims = Sequence[int | None]
 
 _MAX_POOLING = {torch.max_pool2d, F.max_pool2d, F._max_pool2d}  # type: ignore[attr-defined]
 
-_ANY_ORDER = {torch.relu, F.relu, F.gelu, torch.add, Tensor.add, Tensor.__add__, torch.flatten, Tensor.contiguous}
-"""What takes images whose channels lie innermost in memory, as our layers leave them; other functions get a copy."""
+_ONE_ORDER = {Tensor.view, torch.group_norm, F.group_norm, F.adaptive_avg_pool2d, F.avg_pool2d, F.instance_norm}
+"""What under vmap does not take images whose channels lie innermost in memory, as our layers leave them."""
 
 
 class StackedLayers(TorchFunctionMode):
@@ -49,40 +49,40 @@ class StackedLayers(TorchFunctionMode):
             if bias is None:
                 bias = weight.new_zeros(len(weight))
             return _Convolution.apply(x, weight, bias, stride, padding, self.precision)[0]
-        if func in _MAX_POOLING and (size := _plain_pooling(*args, **kwargs)):
-            return _Pooling.apply(args[0], size)[0]
-        if func not in _ANY_ORDER and func.__name__ != "__get__":
+        if func in _MAX_POOLING and (found := _plain_pooling(*args, **kwargs)):
+            return _Pooling.apply(*found)[0]
+        if func in _ONE_ORDER:
             args = tuple(x.contiguous() if isinstance(x, Tensor) and x.dim() == 4 else x for x in args)
         return func(*args, **kwargs)
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, ...]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+    return (value, value) if isinstance(value, int) else tuple(value) * (2 if len(value) == 1 else 1)
 
 
 def _plain_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor | None, int, tuple[int, int]] | None:  # fmt: skip
     """The arguments, if it is a convolution that the kernels can do."""
-    if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or x.dtype != torch.float32:
+    if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or input.dtype != torch.float32:
         return None
-    steps, pads = _pair(stride), _pair(padding) * (2 if len(_pair(padding)) == 1 else 1)
-    if len(set(steps)) != 1 or x.dim() != 4:
+    steps, pads = _pair(stride), _pair(padding)
+    if len(set(steps)) != 1 or len(pads) != 2 or input.dim() != 4 or pads[0] >= weight.shape[-2]:
         return None
-    return x, weight, bias, steps[0], (pads[0], pads[1])
+    return (input, weight, bias, steps[0], (pads[0], pads[1])) if pads[1] < weight.shape[-1] else None
 
 
 def _plain_pooling(
-    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
-) -> int | None:  # fmt: skip
-    """The size of the windows, if they are square and do not overlap."""
+) -> tuple[Tensor, int] | None:  # fmt: skip
+    """Images and size of windows, if these are square, do not overlap, and a byte can count their pixels."""
     sizes, steps = _pair(kernel_size), _pair(stride or kernel_size)
     plain = set(_pair(padding)) == {0} and set(_pair(dilation)) == {1} and not ceil_mode and not return_indices
-    if not plain or len(set(sizes + steps)) != 1 or x.dtype != torch.float32 or x.dim() != 4:
+    if not plain or len(set(sizes + steps)) != 1 or input.dtype != torch.float32 or input.dim() != 4 or sizes[0] > 15:
         return None
-    return sizes[0]
+    return input, sizes[0]
 
 
 def _stack(clients: int, dims: Dims, *tensors: Tensor) -> list[Tensor]:

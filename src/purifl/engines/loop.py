@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from purifl.data import Samples
@@ -13,18 +13,13 @@ from purifl.engines.base import Engine, Job, Work
 from purifl.randomness import seeded
 from purifl.training import LocalRule, Walk
 
-QUIET = frozenset(
-    {nn.Sequential, nn.Flatten, nn.Linear, nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.GELU, nn.GroupNorm, nn.LayerNorm}
-)
-"""Layers that draw nothing: a model of these alone needs no stream of its own, a fiftieth of a small step."""
-
 
 class Loop(Engine):
     """Trains the clients one by one with one working model."""
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        self._quiet = work.loss is cross_entropy and all(type(module) in QUIET for module in self.model.modules())
+        self._quiet = work.loss is cross_entropy and self.plain_model  # seeding is a fiftieth of a small step
 
     def walks(self, theta: Tensor, round_: int) -> Tensor:
         """One walk after the other."""

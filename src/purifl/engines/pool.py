@@ -133,7 +133,10 @@ class Pool:
             return
         with self._or_close():
             for k in range(self._workers):
-                self._fork(k)
+                try:
+                    self._fork(k)
+                except OSError as error:
+                    raise WorkerLostError(f"worker process {k} could not be started: {error}") from error
             for k in range(self._workers):
                 if not self._pipes[k].poll(_START_SECONDS):
                     raise WorkerLostError(f"worker process {k} did not begin within {_START_SECONDS:.0f} s")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from purifl.data import Samples
 from purifl.engines.base import Engine, Job, Work
-from purifl.engines.gradients import NotStackableError, recorded
+from purifl.engines.gradients import NotStackableError, check_labels, recorded
 from purifl.training import LocalRule, Memory, Walk
 
 _AT_ONCE = 4096  # samples in a step: enough to fill a device, and their activations fit
@@ -64,11 +64,17 @@ class Stacked(Engine):
         bounds = [self.bounds(len(job.data.y)) for job in self.jobs]
         self._width = max(end - start for each in bounds for start, end in each)
         self._capacity = max(1, min(_AT_ONCE // self._width, max(_USUAL, len(self.jobs))))
+        check_labels(work)
         self._gradients = recorded(work, self.model, self._capacity, self._width)
         self._pool = Samples(torch.cat([j.data.x for j in self.jobs]), torch.cat([j.data.y for j in self.jobs]))
         self._starts = np.cumsum([0, *(len(job.data.y) for job in self.jobs)])
         self._teams = self._gather(bounds)
         self._ahead: dict[tuple[int, int], Tensor] = {}
+
+    @property
+    def vectors(self) -> int:
+        """Parameters and gradients of the clients that are computed at once, and the walks."""
+        return self._capacity + len(self.jobs)
 
     def _gather(self, bounds: list[list[tuple[int, int]]]) -> list[Team]:
         plain = [type(job.rule) is LocalRule for job in self.jobs]

@@ -46,6 +46,11 @@ class Workers(Loop):
         self._ahead: dict[int, tuple[int, tuple[Tensor, Samples]]] = {}
         self._pool = Pool(_weakly(self, Workers.do), costs, min(cores(), rows), _weakly(self, Workers.look_ahead))
 
+    @property
+    def vectors(self) -> int:
+        """What is shared with the workers."""
+        return len(self._theta) + len(self._walks)
+
     def walks(self, theta: Tensor, round_: int) -> Tensor:
         """(len(jobs), d) each walk, whoever takes it."""
         self._theta.copy_(theta)
@@ -54,6 +59,8 @@ class Workers(Loop):
 
     def hits(self, theta: Tensor, samples: Samples) -> Tensor:
         """(len(theta), len(samples)) whether each model gives each sample its label."""
+        if len(theta) > len(self._theta):
+            return super().hits(theta, samples)
         k, rows = self._test_set(samples), len(self.work.clients)
         self._theta[: len(theta)] = theta
         start = len(self.jobs) + k * rows
