@@ -139,14 +139,10 @@ def test_layout_changes_models_that_pool_only_to_rounding(shape):
 def test_images_that_are_pooled_reach_the_model_with_channels_innermost(channels):
     seen = []
 
-    class Watching(nn.Sequential):
-        def forward(self, x):
-            seen.append(x.stride())
-            return super().forward(x)
-
     def factory():
-        layers = nn.Conv2d(channels, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * 3 * 4, 2)
-        return Watching(*layers)
+        model = nn.Sequential(nn.Conv2d(channels, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2 * 3 * 4, 2))
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].stride()))
+        return model
 
     samples = Samples(torch.randn(5, channels, 8, 10), torch.tensor([0, 1, 0, 1, 1]))
     training = Training(batch_size=4, step_size=0.1)
