@@ -3,7 +3,7 @@
     python benchmarks/rounds.py
 
 Rounds of the two alternate, so that whatever else the machine does falls on both; the ratio is that of neighbours in
-time. Complete graphs, one mini-batch of 256 a client and round, one thread.
+time. Complete graphs, one mini-batch of 256 a client and round, a worker for each core.
 """
 
 from __future__ import annotations
