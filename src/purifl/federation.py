@@ -94,10 +94,10 @@ class Federation:
         self.everyone = neighbourhood(self.graph, ids, ids).to(self.device)
         self.hood = neighbourhood(self.graph, ids, benign, private).to(self.device)
         self._attackers = neighbourhood(self.graph, ids, malicious).to(self.device)
-        self.defended = torch.isin(self.everyone.rows, self._index(self.benign))
-        self._ours, self._theirs = (mask.nonzero()[:, 0] for mask in (self.defended, ~self.defended))
         self._benign, self._malicious = self._index(self.benign), self._index(self.malicious)
-        self.to_malicious = torch.isin(self.hood.senders, self._index(self.malicious))
+        self.defended = torch.isin(self.everyone.rows, self._benign)
+        self._ours, self._theirs = (mask.nonzero()[:, 0] for mask in (self.defended, ~self.defended))
+        self.to_malicious = torch.isin(self.hood.senders, self._malicious)
 
     def _index(self, positions: list[int]) -> Tensor:
         return torch.tensor(positions, dtype=torch.int64, device=self.device)

@@ -190,15 +190,15 @@ class Engine(ABC):
         return torch.Generator(self.work.device).manual_seed(seed)
 
     def walked(self, start: Tensor, end: Tensor, batches: int | Tensor) -> Tensor:
-        """G = (θ_start − θ_end)/λ, divided by the number of mini-batches for 'epoch-mean'."""
+        """The gradient g = (θ_start − θ_end)/λ, divided by the number of mini-batches for 'epoch-mean'."""
         total = (start - end) / self.step
         return total / batches if self.training.gradient == "epoch-mean" else total
 
     def outputs(self, x: Tensor) -> Tensor:
         """What the working model makes of ``x``.
 
-        On a CPU, images that are to be pooled have their channels innermost, which all layers then keep to: pooling
-        takes a fifth of the time, testing half and training three quarters.
+        On a CPU, images that are to be pooled have their channels innermost, which all layers then keep to, since
+        pooling is much faster so.
         """
         outputs: Tensor = self.model(channels_innermost(x) if self._innermost and x.dim() == 4 else x)
         return outputs
