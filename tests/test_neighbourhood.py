@@ -115,20 +115,14 @@ def test_equal_vectors_have_no_distance(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_is_infinitely_far_and_reaches_nobody_else(monkeypatch, bad):
+def test_what_is_not_finite_is_infinitely_far(monkeypatch, bad):
     x = torch.randn(12, 50)
     clean = either_way(monkeypatch, lambda hood: hood.distances(x))[0]
     x[5, 3] = bad
-    for found in either_way(
-        monkeypatch, lambda hood: (hood, hood.distances(x), hood.combine(torch.ones(len(hood.rows)), x))
-    ):
-        hood, distance, total = found
+    for hood, distance in either_way(monkeypatch, lambda hood: (hood, hood.distances(x))):
         touched = (hood.cols == 5) | (hood.own_cols[hood.rows] == 5)
         assert distance[touched].isposinf().all()
         torch.testing.assert_close(distance[~touched], clean[~touched])
-        deaf = ~torch.isin(torch.arange(11), hood.rows[hood.cols == 5])
-        assert deaf.any()
-        assert total[deaf].isfinite().all()
 
 
 def test_inner_products_are_the_same_either_way(monkeypatch):

@@ -97,6 +97,10 @@ class Federation:
         self._benign, self._malicious = self._index(self.benign), self._index(self.malicious)
         self.defended = torch.isin(self.everyone.rows, self._benign)
         self._ours, self._theirs = (mask.nonzero()[:, 0] for mask in (self.defended, ~self.defended))
+        self._clients_in_order = torch.cat([self._benign, self._malicious]).argsort()
+        self._edges_in_order = torch.cat([self._ours, self._theirs]).argsort()
+        own = len(self.benign) + self.hood.owner  # where a column's γ is when the rows' come before all clients' g
+        self._tracked = own.index_copy(0, self._benign, self._index(list(range(len(self.benign)))))
         self.to_malicious = torch.isin(self.hood.senders, self._malicious)
 
     def _index(self, positions: list[int]) -> Tensor:
@@ -122,7 +126,8 @@ class Federation:
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
-        self.trust[self._ours] = self._detect(heard, trust, turn.cut)
+        trust = self._detect(heard, trust, turn.cut)
+        self.trust = torch.cat([trust, self.trust[self._theirs]])[self._edges_in_order]
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
         self._craft()
@@ -133,7 +138,7 @@ class Federation:
         owner = self.hood.owner
         theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
         finite = _finite(torch.sub(theta, gamma, alpha=self.step_size)) & _finite(gamma)
-        if not finite.all():
+        if self.device.type == "cuda" or not finite.all():  # to ask a GPU, the host would wait for it
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])
 
@@ -149,19 +154,15 @@ class Federation:
     @phase("mix")
     def _mix(self, turn: Turn) -> Tensor:
         """θ_i^{t+1} of all clients; the benign ones' is the defence's."""
-        theta = torch.empty_like(self.theta)
-        theta[self._benign] = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
-        theta[self._malicious] = self._malicious_mix()
-        return theta
+        benign = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
+        return torch.cat([benign, self._malicious_mix()])[self._clients_in_order] if self.malicious else benign
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
         models = torch.sub(self.theta, self.gamma[: len(self.clients)], alpha=self.step_size)
-        finite, weights = _finite(models), self.trust[self._theirs]
-        if not finite.all():
-            models = torch.where(finite[:, None], models, 0)
-            weights = self._attackers.normalise(torch.where(finite[self._attackers.cols], weights, 0))
-        return self._attackers.combine(weights, models)
+        finite = _finite(models)
+        weights = torch.where(finite[self._attackers.cols], self.trust[self._theirs], 0)
+        return self._attackers.combine(self._attackers.normalise(weights), torch.where(finite[:, None], models, 0))
 
     def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
         """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
@@ -175,11 +176,11 @@ class Federation:
     @phase("track")
     def _track(self, turn: Turn, gradient: Tensor) -> Tensor:
         """γ_i^{t+1}; benign clients' is the defence's, and without tracking (DSGD) it is g_i^{t+1}."""
-        gamma = gradient[self.hood.owner]
-        if self.training.algorithm == "dsgt":
-            new, old = (x[self._benign] if self.malicious else x for x in (gradient, self.gradient))
-            gamma[self._benign] = self.defense.track(self._defense_state, turn, new, old)
-        return gamma
+        if self.training.algorithm == "dsgd":
+            return gradient[self.hood.owner]
+        new, old = (x[self._benign] if self.malicious else x for x in (gradient, self.gradient))
+        gamma = self.defense.track(self._defense_state, turn, new, old)
+        return torch.cat([gamma, gradient])[self._tracked] if self.malicious else gamma
 
     def _losses(self, models: Tensor) -> Tensor:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""

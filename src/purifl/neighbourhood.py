@@ -119,30 +119,15 @@ class Neighbourhood:
         return Neighbourhood(row[self.rows[edges]], self.cols[edges], edge[self.own[rows]], self.owner)
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
-        """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). What is not finite reaches only the rows that hear it."""
-        if self.dense and x.device.type == "cuda":
-            return self._product_on_cuda(values, x)
-        return self._matrix(values) @ x if self._as_matrix(x) else self.fold(values, self.cols, x)
+        """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). In a dense product all meet all, so x must be finite."""
+        return self._matrix(values) @ x if self.dense else self.fold(values, self.cols, x)
 
     def accumulate(self, total: Tensor, values: Tensor, x: Tensor) -> None:
-        """total_i += Σ_j values_ij x_j, in place: (R, d), (E,) and (N, d)."""
-        if self.dense and x.device.type == "cuda":
-            total += self._product_on_cuda(values, x)
-        elif self._as_matrix(x):
+        """total_i += Σ_j values_ij x_j, in place: (R, d), (E,) and (N, d), finite."""
+        if self.dense:
             total.addmm_(self._matrix(values), x)
         else:
             total += self.fold(values, self.cols, x)
-
-    def _as_matrix(self, x: Tensor) -> bool:
-        """Whether to multiply by a matrix, in which every column meets every row."""
-        return self.dense and bool(x.amin().isfinite() & x.amax().isfinite())
-
-    def _product_on_cuda(self, values: Tensor, x: Tensor) -> Tensor:
-        """The same without asking whether x is finite, for which the host would wait until the device is done."""
-        finite = x.isfinite().all(1)
-        product = self._matrix(values) @ torch.where(finite[:, None], x, 0)
-        hears = self._matrix(torch.ones_like(values)) @ (~finite).to(values.dtype)
-        return torch.where((hears > 0)[:, None], torch.nan, product)
 
     def fold(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
         """Σ_j values_ij y_ij, where y_ij is vectors[place_ij]: (E,), (E,) and (V, d) give (R, d)."""

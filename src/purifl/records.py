@@ -42,7 +42,7 @@ def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_diffe
     """
     others = torch.where(counted & ~hood.to_self, weights, 0)
     own = -hood.sums(others) if of_differences else weights[hood.own] - 1
-    return others.index_copy(0, hood.own, own)
+    return torch.where(hood.to_self, own[hood.rows], others)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ from purifl.engines import pool as module
 from purifl.engines.pool import Pool, WorkerError, WorkerLostError, available, cores, share_out, shared
 from purifl.errors import ConfigError
 
-pytestmark = pytest.mark.skipif(not available(), reason="no fork here")
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="no fork here"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, torch's autograd cannot be forked"),
+]
 
 PIDS, ROUNDS = 0, 1
 

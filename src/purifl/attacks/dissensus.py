@@ -36,8 +36,9 @@ class Dissensus(MessageAttack):
         weights = torch.where(view.cut, 0, view.trust)
         ours = torch.isin(hood.cols, view.columns)
         known = ~ours if self.knowledge == "full" else torch.isin(hood.cols, hood.own_cols[victims])
-        own, benign = view.gamma[hood.own_cols], torch.where(known, weights, 0)
-        pull = hood.combine(benign, view.gamma) - hood.sums(benign)[:, None] * own
+        gamma = torch.where(view.gamma.isfinite().all(1, keepdim=True), view.gamma, 0)
+        own, benign = gamma[hood.own_cols], torch.where(known, weights, 0)
+        pull = hood.combine(benign, gamma) - hood.sums(benign)[:, None] * own
         malicious = hood.sums(torch.where(ours, weights, 0))[:, None]
         push = torch.where(malicious > 0, pull / malicious, 0)
         return (own - self.strength * push)[victims]

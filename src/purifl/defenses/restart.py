@@ -51,4 +51,4 @@ class Restart(Defense):
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """g_i at a restart, else gradient tracking."""
-        return gradient if state["again"] else super().track(state, turn, gradient, previous)
+        return gradient.clone() if state["again"] else super().track(state, turn, gradient, previous)

@@ -77,13 +77,14 @@ class StackedGradients:
 
     def load(self, theta: Tensor, model: nn.Module) -> list[Tensor]:
         """Put in the parameters of len(theta) clients, and return them as views, to be walked on."""
-        own = dict((*model.named_parameters(), *model.named_buffers()))
-        for name, tensor in self._fixed.items():
-            tensor.copy_(own[name])
+        if self._fixed:
+            own = dict((*model.named_parameters(), *model.named_buffers()))
+            for name, tensor in self._fixed.items():
+                tensor.copy_(own[name])
         sizes = [p[0].numel() for p in self.params.values()]
         views = [p[: len(theta)] for p in self.params.values()]
-        for view, part in zip(views, torch.split(theta, sizes, 1), strict=True):
-            view.copy_(part.view_as(view))
+        parts = torch.split(theta, sizes, 1)
+        torch._foreach_copy_(views, [part.view_as(view) for view, part in zip(views, parts, strict=True)])
         return views
 
     def feed(self, pool: Samples, index: Tensor, weights: Tensor) -> None:

@@ -132,8 +132,10 @@ def correlate(x: Tensor, g: Tensor, kernel: tuple[int, int], stride: int, precis
     clients, batch, down, across, outputs = g.shape
     channels, rows = x.shape[-1], batch * down * across
     depth, block = kernel[0] * kernel[1] * channels, min(64, _power_of_two(outputs))
-    # measured on an H200: so many positions are summed by one program, so many at a time
-    split, block_rows, block_depth, warps = (1024, 64, 32, 2) if depth <= 32 else (4096, 32, 8192 // block, 4)
+    # measured on an H200: so many positions are summed by one program, so many at a time; fewer when there are few
+    # clients, which would otherwise leave most of the device idle
+    wide = (4096, 32, 8192 // block, 4) if clients > 4 else (256, 32, 2048 // block, 2)
+    split, block_rows, block_depth, warps = (1024, 64, 32, 2) if depth <= 32 else wide
     splits = triton.cdiv(rows, split)
     parts = x.new_empty(clients, splits, depth + 1, outputs)
     grid = (triton.cdiv(depth, block_depth), triton.cdiv(outputs, block), clients * splits)
