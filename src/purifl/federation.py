@@ -14,15 +14,16 @@ from purifl.data import Samples
 from purifl.data.base import MapDataset
 from purifl.defenses import Defense, Heard, Setting, Turn
 from purifl.defenses.gpd import GPD
-from purifl.detection import Detector, detectors, lower_trust
+from purifl.detection import Detector, detectors
 from purifl.determinism import Precision, check_precision
 from purifl.engines import EngineName, Work, engine_for
 from purifl.errors import ConfigError, DataError
 from purifl.memory import check
 from purifl.phases import phase
 from purifl.randomness import stream
-from purifl.state import State, load_into, prefixed
-from purifl.topology import Graph, Mixing, mixing_weights, neighbourhood
+from purifl.rows import Rows, are_finite, average
+from purifl.state import State, load_into
+from purifl.topology import Graph, Mixing, neighbourhood
 from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
 
 
@@ -114,19 +115,19 @@ class Federation:
         self.gamma = self.gradient[self.hood.owner]
         self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
         self.cut = torch.zeros_like(self.hood.to_self)
-        self._defense_state = self.defense.begin(self.hood, self.exchange())
-        self._detector_state = self.detector.begin(self.hood, self.gamma)
+        self.rows = Rows(self.hood, self.defense, self.detector, self.mixing, self.step_size, self._losses)
+        self.rows.begin(self.exchange())
         self._craft()
 
     def step(self) -> None:
         """One round of Algorithm 1, for all clients in parallel."""
         heard = self.exchange()
         trust = self.trust[self._ours]
-        turn = self._listen(heard, trust)
+        turn = self.rows.listen(self.round, heard, trust)
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
-        trust = self._detect(heard, trust, turn.cut)
+        trust = self.rows.detect(heard, trust, turn.cut)
         self.trust = torch.cat([trust, self.trust[self._theirs]])[self._edges_in_order]
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
@@ -137,36 +138,21 @@ class Federation:
         """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
         owner = self.hood.owner
         theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
-        finite = _finite(torch.sub(theta, gamma, alpha=self.step_size)) & _finite(gamma)
+        finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size)) & are_finite(gamma)
         if self.device.type == "cuda" or not finite.all():  # to ask a GPU, the host would wait for it
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])
 
     @phase("mix")
-    def _listen(self, heard: Heard, trust: Tensor) -> Turn:
-        """Who is cut, and with what weights the others are mixed."""
-        cut = self.defense.cut(self._defense_state, self.hood, trust, heard)
-        kept = self.defense.kept(cut) & heard.present
-        weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
-        turn = Turn(self.round, self.hood, heard, cut, kept, weights, self.step_size, self._losses)
-        return replace(turn, weights=self.defense.weigh(self._defense_state, turn))
-
-    @phase("mix")
     def _mix(self, turn: Turn) -> Tensor:
         """θ_i^{t+1} of all clients; the benign ones' is the defence's."""
-        benign = self._unless_diverged(turn.heard, self.defense.mix(self._defense_state, turn))
+        benign = self.rows.mix(turn)
         return torch.cat([benign, self._malicious_mix()])[self._clients_in_order] if self.malicious else benign
 
     def _malicious_mix(self) -> Tensor:
         """θ_i ← Σ_j w_ij⁰ (θ_j − λ γ_j): malicious clients aggregate honestly and never change a weight."""
         models = torch.sub(self.theta, self.gamma[: len(self.clients)], alpha=self.step_size)
-        finite = _finite(models)
-        weights = torch.where(finite[self._attackers.cols], self.trust[self._theirs], 0)
-        return self._attackers.combine(self._attackers.normalise(weights), torch.where(finite[:, None], models, 0))
-
-    def _unless_diverged(self, heard: Heard, theta: Tensor) -> Tensor:
-        """A client whose own model is no longer finite stays lost; its neighbours go on without it."""
-        return torch.where(heard.present[self.hood.own, None], theta, torch.nan)
+        return average(self._attackers, self.trust[self._theirs], models)
 
     @phase("train")
     def _train(self, theta: Tensor) -> Tensor:
@@ -179,7 +165,7 @@ class Federation:
         if self.training.algorithm == "dsgd":
             return gradient[self.hood.owner]
         new, old = (x[self._benign] if self.malicious else x for x in (gradient, self.gradient))
-        gamma = self.defense.track(self._defense_state, turn, new, old)
+        gamma = self.rows.track(turn, new, old)
         return torch.cat([gamma, gradient])[self._tracked] if self.malicious else gamma
 
     def _losses(self, models: Tensor) -> Tensor:
@@ -188,21 +174,6 @@ class Federation:
         return torch.stack(
             [self.engine.batch_loss(models[j], self.clients[self.benign[i]], self.round) for i, j in ends]
         )
-
-    @phase("detect")
-    def _detect(self, heard: Heard, trust: Tensor, cut: Tensor) -> Tensor:
-        """w_ij^{t+1}; a final cut is said at once, as trust 0."""
-        scores = self.detector.scores(self._detector_state, self.hood, heard.gamma)
-        if scores is None:
-            return trust
-        return self._lowered(trust, torch.where(heard.present, scores, 0), cut)
-
-    def _lowered(self, trust: Tensor, scores: Tensor, cut: Tensor) -> Tensor:
-        """Trust after the scores; where cuts are final, those cut are out of it and new suspects fall to 0."""
-        if not self.defense.final:
-            return lower_trust(self.hood, trust, scores, torch.ones_like(cut))
-        trust = lower_trust(self.hood, trust, scores, ~(cut | self.defense.suspects(self.hood, trust)))
-        return torch.where(self.defense.suspects(self.hood, trust), 0, trust)
 
     @phase("craft")
     def _craft(self) -> None:
@@ -236,12 +207,12 @@ class Federation:
 
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)
-            state = {key: tensor.clone() for key, tensor in self._detector_state.items()}
+            state = {key: tensor.clone() for key, tensor in self.rows.detector_state.items()}
             trust, scores = self.trust[self._ours], self.detector.scores(state, self.hood, gamma)
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]
-            return self._lowered(trust, torch.where(present, scores, 0), self.cut)
+            return self.rows.lowered(trust, torch.where(present, scores, 0), self.cut)
 
         return foresee
 
@@ -256,8 +227,7 @@ class Federation:
         return {
             "round": torch.tensor(self.round),
             **{name: getattr(self, name) for name in _TENSORS},
-            **prefixed("defense", self._defense_state),
-            **prefixed("detector", self._detector_state),
+            **self.rows.state(),
         }
 
     def load_state_dict(self, saved: State) -> None:
@@ -280,11 +250,6 @@ def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
 def _on(client: Client, device: torch.device) -> Client:
     poisoned = client.poisoned.to(device) if client.poisoned is not None else None
     return replace(client, data=client.data.to(device), poisoned=poisoned)
-
-
-def _finite(x: Tensor) -> Tensor:
-    """(n,) whether all numbers of a row of (n, d) are finite, without a table of them."""
-    return x.amin(1).isfinite() & x.amax(1).isfinite()
 
 
 def _with_sizes(training: Training) -> Training:

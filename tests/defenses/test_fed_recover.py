@@ -79,7 +79,7 @@ def test_parallel_steps_do_no_harm():
 
 def replayed(fed, row=0):
     edges = ((fed.hood.rows == row) & ~fed.cut).nonzero().flatten()
-    return fed.defense.replay(fed._defense_state, fed.hood, edges, fed.step_size)
+    return fed.defense.replay(fed.rows.defense_state, fed.hood, edges, fed.step_size)
 
 
 def test_a_replay_with_nobody_cut_is_what_happened():

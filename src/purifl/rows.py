@@ -1,0 +1,112 @@
+"""The part of a round that belongs to the clients computed here: what they make of what they hear.
+
+A simulation has all benign clients as rows and a peer on a network has one, itself; both take their rounds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from purifl.defenses import Defense, Heard, Turn
+from purifl.detection import Detector, lower_trust
+from purifl.neighbourhood import Neighbourhood
+from purifl.phases import phase
+from purifl.state import State, prefixed
+from purifl.topology import Mixing, mixing_weights
+
+
+class Rows:
+    """A defence and a detector at work for the rows of a neighbourhood, with what they remember.
+
+    Args:
+        hood: The edges.
+        defense: What the rows do with what they hear.
+        detector: How they find out inconsistent neighbours.
+        mixing: How trust becomes weights.
+        step: λ.
+        losses: From models (N, d), the loss (E,) of each on a mini-batch of the row's own data.
+    """
+
+    def __init__(
+        self,
+        hood: Neighbourhood,
+        defense: Defense,
+        detector: Detector,
+        mixing: Mixing,
+        step: float,
+        losses: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.hood, self.defense, self.detector = hood, defense, detector
+        self.mixing, self.step, self.losses = mixing, step, losses
+        self.defense_state: State = {}
+        self.detector_state: State = {}
+
+    def begin(self, first: Heard) -> None:
+        """Remember nothing yet; ``first`` holds θ⁰ and γ⁰."""
+        self.defense_state = self.defense.begin(self.hood, first)
+        self.detector_state = self.detector.begin(self.hood, first.gamma)
+
+    @phase("mix")
+    def listen(self, round_: int, heard: Heard, trust: Tensor) -> Turn:
+        """Who is cut, and with what weights the others are mixed."""
+        cut = self.defense.cut(self.defense_state, self.hood, trust, heard)
+        kept = self.defense.kept(cut) & heard.present
+        weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
+        turn = Turn(round_, self.hood, heard, cut, kept, weights, self.step, self.losses)
+        return replace(turn, weights=self.defense.weigh(self.defense_state, turn))
+
+    def mix(self, turn: Turn) -> Tensor:
+        """θ_i^{t+1}, (R, d). A client whose own model is no longer finite stays lost; neighbours go on without it."""
+        theta = self.defense.mix(self.defense_state, turn)
+        return torch.where(turn.heard.present[self.hood.own, None], theta, torch.nan)
+
+    def track(self, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
+        """γ_i^{t+1}, (R, d)."""
+        return self.defense.track(self.defense_state, turn, gradient, previous)
+
+    @phase("detect")
+    def detect(self, heard: Heard, trust: Tensor, cut: Tensor, missed: Tensor | None = None) -> Tensor:
+        """w_ij^{t+1}; a final cut is said at once, as trust 0.
+
+        A neighbour that was ``missed`` (E,) sent nothing that could be held against it. It keeps its trust, and for a
+        single row it counts as having sent the row's own γ, which is evidence of nothing.
+        """
+        gamma = heard.gamma
+        if missed is not None and missed.any():
+            gamma = gamma.index_copy(0, self.hood.cols[missed], gamma[self.hood.own_cols[self.hood.rows[missed]]])
+        scores = self.detector.scores(self.detector_state, self.hood, gamma)
+        if scores is None:
+            return trust
+        return self.lowered(trust, torch.where(heard.present, scores, 0), cut, missed)
+
+    def lowered(self, trust: Tensor, scores: Tensor, cut: Tensor, missed: Tensor | None = None) -> Tensor:
+        """Trust after the scores; where cuts are final, those cut are out of it and new suspects fall to 0."""
+        out = torch.zeros_like(cut) if missed is None else missed & ~cut
+        if self.defense.final:
+            out = out | cut | self.defense.suspects(self.hood, trust)
+        new = lower_trust(self.hood, trust, scores, ~out)
+        if missed is not None:
+            waiting = missed & ~cut
+            new = new * (1 - self.hood.sums(torch.where(waiting, trust, 0)))[self.hood.rows]
+            new = torch.where(waiting, trust, new)
+        return torch.where(self.defense.suspects(self.hood, new), 0, new) if self.defense.final else new
+
+    def state(self) -> State:
+        """What is remembered, under ``defense.`` and ``detector.``."""
+        return prefixed("defense", self.defense_state) | prefixed("detector", self.detector_state)
+
+
+def average(hood: Neighbourhood, weights: Tensor, models: Tensor) -> Tensor:
+    """Σ_j w_ij x_j over the models (N, d) that are finite, the weights (E,) of the others shared out: (R, d)."""
+    finite = are_finite(models)
+    weights = hood.normalise(torch.where(finite[hood.cols], weights, 0))
+    return hood.combine(weights, torch.where(finite[:, None], models, 0))
+
+
+def are_finite(x: Tensor) -> Tensor:
+    """(n,) whether all numbers of a row of (n, d) are finite, without a table of them."""
+    return x.amin(1).isfinite() & x.amax(1).isfinite()
