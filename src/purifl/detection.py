@@ -4,12 +4,14 @@ Every detector gives each neighbour a score s_ij ≥ 0, and Algorithm 2 of the p
 
     s'_ij = s_ij / Σ_k s_ik,     w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik),
 
-an average with a half-life of one round. They differ only in what evidence the score is based on.
+an average with a half-life of one round. They differ only in what evidence the score is based on. docs/method.md
+derives the one that ``gpd`` uses, :class:`Persistence`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -18,6 +20,13 @@ from torch import Tensor
 from purifl.neighbourhood import Neighbourhood
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
+
+if TYPE_CHECKING:
+    from purifl.defenses import Heard
+
+_ENOUGH = 4  # neighbours, to call one of them an outlier
+_PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
+_ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
@@ -29,8 +38,8 @@ def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor
 class Detector(Component):
     """Scores neighbours by what they send."""
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
-        """What the detector remembers between rounds, all tensors."""
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
+        """What the detector remembers between rounds, all tensors. ``first`` holds γ⁰ and the trust 1/m_j."""
         return {}
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
@@ -38,8 +47,11 @@ class Detector(Component):
         return 0
 
     @abstractmethod
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor | None:
-        """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is."""
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor | None:
+        """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is.
+
+        Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest.
+        """
 
 
 detectors: Registry[Detector] = Registry("detector", "purifl.detection")
@@ -49,7 +61,7 @@ detectors: Registry[Detector] = Registry("detector", "purifl.detection")
 class NoDetection(Detector):
     """Nobody is ever suspected."""
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor | None:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor | None:
         """No score."""
         return None
 
@@ -62,7 +74,7 @@ class Consistency(Detector):
 
     temperature: float = Field(1.0, gt=0, description="unit of the distance; 1 is the paper's rule")
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
         """s_ij = exp(−‖γ_j − γ_i‖₂ / temperature)."""
         return torch.exp(-hood.distances(gamma) / self.temperature)
 
@@ -73,7 +85,7 @@ class Similarity(Detector):
 
     reference = PAPER + ", ablation; the rule is not printed there, the cosine is our reading"
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
         """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""
         unit = torch.nn.functional.normalize(gamma, dim=1)
         return torch.where(hood.to_self, 1, hood.dots(unit).to(gamma.dtype).clamp(min=0))
@@ -83,22 +95,21 @@ class Similarity(Detector):
 class History(Detector):
     """Trust falls with the distance of all γ so far, measured by one's own median neighbour.
 
-    Honest mini-batch noise averages out over the rounds while a persistent attack adds up. Dividing by the
-    median removes the length scale of the gradients, and an ordinary neighbour keeps the score 1, so that
-    nobody isolates itself. γ⁰ is left out: it has not been mixed yet and differs by the data alone.
+    A step on the way to ``persistence``: honest mini-batch noise averages out over the rounds while an attack adds
+    up. It needs a majority of honest neighbours of about one's own size. γ⁰ is left out.
     """
 
     sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond the median")
 
-    def begin(self, hood: Neighbourhood, gamma: Tensor) -> State:
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """The sum of all γ heard, a column each, and the number of rounds."""
-        return {"sum": torch.zeros_like(gamma), "rounds": torch.zeros((), dtype=torch.int64)}
+        return {"sum": torch.zeros_like(first.gamma), "rounds": torch.zeros((), dtype=torch.int64)}
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sum's."""
         return hood.columns * vector
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, D_ij / med_i − 1)), D_ij = ‖Σ_{τ=1..t} (γ_j^τ − γ_i^τ)‖₂."""
         if state["rounds"] > 0:
             state["sum"] += gamma
@@ -107,3 +118,76 @@ class History(Detector):
         median = hood.medians(distance, ~hood.to_self)[hood.rows]
         excess = torch.where(median > 0, distance / median - 1, 0).clamp(min=0)
         return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess))
+
+
+@detectors.register("persistence")
+class Persistence(Detector):
+    """Trust falls when a neighbour's messages add up to more than gradients could explain.
+
+    With gradient tracking the differences of honest neighbours telescope: E_ij = Σ_{τ=0..t} (γ_j^τ − γ_i^τ) is
+    g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. Both tests are
+    free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
+
+        push_ij  = κ_ij · ‖E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖E_ij‖ / (a_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
+        apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · min(1, 4 push_ij)
+
+    The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
+    below 1 as long as E_ij could be the difference of two gradients. κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j)
+    allows for graphs through which differences level out slowly.
+
+    ``apart`` is for those who push in changing directions. It is asked only by clients with neighbours enough to
+    compare, and not of a neighbour whose first message was much longer than the others': one with far more data is far
+    from everyone and stays so.
+
+    An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
+    half as far as it are not: once it is cut they are consistent again.
+    """
+
+    sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond 1")
+
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
+        """Sums over all rounds: of γ and ‖γ‖⁴ for each column, of ‖γ_j − γ_i‖² for each edge."""
+        sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(min=1e-9)
+        return {
+            "sum": torch.zeros_like(first.gamma),
+            "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
+            "squares": torch.zeros_like(first.trust, dtype=torch.float64),
+            "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
+            "comparable": torch.zeros_like(hood.to_self),
+            "rounds": torch.zeros((), dtype=torch.int64),
+        }
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """The sum's."""
+        return hood.columns * vector
+
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
+        """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
+        norms = torch.linalg.vector_norm(gamma, dim=1, dtype=torch.float64)
+        if state["rounds"] == 0:
+            state["comparable"].copy_(_comparable(hood, norms[hood.cols]))
+        state["rounds"] += 1
+        state["sum"] += gamma
+        state["fourth"] += norms**4
+        state["squares"] += hood.distances(gamma).double().square()
+        distance = hood.distances(state["sum"]).double()
+        push = self._push(state, hood, distance)
+        suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
+        farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
+        excess = torch.where(distance < farthest / 2, 0, suspicion - 1).clamp(min=0)
+        return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess).to(gamma.dtype))
+
+    def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
+        scale = (state["fourth"] / state["rounds"]) ** 0.25
+        ends = scale[hood.cols] + scale[hood.own_cols[hood.rows]]
+        return torch.where(distance > 0, state["openness"] * distance**3 / (state["squares"] * ends), 0)
+
+    def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
+        median = hood.medians(distance, kept & ~hood.to_self)[hood.rows]
+        return torch.where(state["comparable"] & (median > 0), distance / median, 0)
+
+
+def _comparable(hood: Neighbourhood, norms: Tensor) -> Tensor:
+    """(E,) edges of rows with neighbours enough, to those whose first message was not far longer than the median."""
+    median = hood.medians(norms, torch.ones_like(hood.to_self))
+    return ((hood.size > _ENOUGH)[hood.rows]) & (norms <= _ALIKE * median[hood.rows])

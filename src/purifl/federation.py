@@ -208,7 +208,7 @@ class Federation:
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self.rows.detector_state.items()}
-            trust, scores = self.trust[self._ours], self.detector.scores(state, self.hood, gamma)
+            trust, scores = self.trust[self._ours], self.detector.scores(state, self.hood, gamma, ~self.cut)
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]

@@ -166,6 +166,10 @@ class Neighbourhood:
         """Σ_j values_ij: (E,) gives (R,)."""
         return torch.segment_reduce(values, "sum", lengths=self.size, unsafe=True)
 
+    def maxima(self, values: Tensor) -> Tensor:
+        """max_j values_ij: (E,) gives (R,)."""
+        return torch.segment_reduce(values, "max", lengths=self.size, unsafe=True)
+
     def normalise(self, values: Tensor) -> Tensor:
         """values_ij / Σ_k values_ik."""
         return values / self.sums(values)[self.rows]

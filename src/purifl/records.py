@@ -63,11 +63,16 @@ class Records(ABC):
             **self._empty(hood, gamma),
         }
 
-    def count(self, state: State, hood: Neighbourhood, counted: Tensor) -> None:
-        """From now on S_i is over the edges ``counted`` (E,), and a client's edge to itself."""
+    def count(self, state: State, hood: Neighbourhood, counted: Tensor, forget: bool) -> None:
+        """From now on S_i is over the edges ``counted`` (E,), and a client's edge to itself.
+
+        The record of an edge that stops counting is there again when it counts again, or is forgotten for good.
+        """
         counted = counted | hood.to_self
         changed = counted != state["counted"]
         if changed.any():
+            if forget:
+                self._forget(state, hood, state["counted"] & ~counted)
             rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[changed], True)
             state["sum"][rows] = self._total(state, hood, rows[hood.rows] & counted)
             state["counted"].copy_(counted)
@@ -89,6 +94,10 @@ class Records(ABC):
     @abstractmethod
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
         """Remember a round."""
+
+    @abstractmethod
+    def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """r_ij ← 0 on the ``edges``, a mask (E,)."""
 
     @abstractmethod
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
@@ -133,6 +142,10 @@ class Dense(Records):
         if not self.symmetric:
             return weights
         return torch.where(hood.reverse >= 0, torch.minimum(weights, weights[hood.reverse]), weights)
+
+    def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        place, sign = self._places(hood, state["records"].dtype)
+        state["records"][place[edges & (sign != 0)]] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         place, sign = self._places(hood, state["records"].dtype)
@@ -196,6 +209,9 @@ class Log(Records):
         state["gamma"][now], state["weights"][now] = gamma, weights
         state["rounds"] += 1
         self._release(state)
+
+    def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        state["weights"][:, edges] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         part, counted = hood.part(edges), torch.ones_like(hood.to_self[edges])

@@ -48,7 +48,7 @@ class Rows:
     def begin(self, first: Heard) -> None:
         """Remember nothing yet; ``first`` holds θ⁰ and γ⁰."""
         self.defense_state = self.defense.begin(self.hood, first)
-        self.detector_state = self.detector.begin(self.hood, first.gamma)
+        self.detector_state = self.detector.begin(self.hood, first)
 
     @phase("mix")
     def listen(self, round_: int, heard: Heard, trust: Tensor) -> Turn:
@@ -78,22 +78,30 @@ class Rows:
         gamma = heard.gamma
         if missed is not None and missed.any():
             gamma = gamma.index_copy(0, self.hood.cols[missed], gamma[self.hood.own_cols[self.hood.rows[missed]]])
-        scores = self.detector.scores(self.detector_state, self.hood, gamma)
+        scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
         if scores is None:
             return trust
-        return self.lowered(trust, torch.where(heard.present, scores, 0), cut, missed)
+        scores = torch.where(heard.present, scores, 0)
+        lowered = self.lowered(trust, scores, cut, missed)
+        return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
 
     def lowered(self, trust: Tensor, scores: Tensor, cut: Tensor, missed: Tensor | None = None) -> Tensor:
-        """Trust after the scores; where cuts are final, those cut are out of it and new suspects fall to 0."""
-        out = torch.zeros_like(cut) if missed is None else missed & ~cut
-        if self.defense.final:
-            out = out | cut | self.defense.suspects(self.hood, trust)
-        new = lower_trust(self.hood, trust, scores, ~out)
-        if missed is not None:
-            waiting = missed & ~cut
-            new = new * (1 - self.hood.sums(torch.where(waiting, trust, 0)))[self.hood.rows]
-            new = torch.where(waiting, trust, new)
-        return torch.where(self.defense.suspects(self.hood, new), 0, new) if self.defense.final else new
+        """Trust after the scores; where cuts last, those cut are out of it and new suspects fall to 0.
+
+        Who was missed keeps its trust, and so does who has cut this row without having been cut by it.
+        """
+        held = torch.zeros_like(cut) if missed is None else missed & ~cut
+        if not self.defense.final:
+            return self._shared(trust, scores, held, ~held)
+        gone = self.defense.suspects(self.hood, trust)
+        held = held | (cut & ~gone)
+        new = self._shared(trust, scores, held, ~(held | gone))
+        return torch.where(self.defense.suspects(self.hood, new) & ~held, 0, new)
+
+    def _shared(self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor) -> Tensor:
+        """Algorithm 2 over the edges ``judged``, among which goes what those ``held`` do not keep."""
+        rest = (1 - self.hood.sums(torch.where(held, trust, 0)))[self.hood.rows]
+        return torch.where(held, trust, rest * lower_trust(self.hood, trust, scores, judged))
 
     def state(self) -> State:
         """What is remembered, under ``defense.`` and ``detector.``."""

@@ -138,6 +138,10 @@ class Defense(Component):
         """What setting of this defence would take less memory, in a few words; empty where there is none."""
         return ""
 
+    def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """(E,) the trust to go on with, given this round's scores and the trust ``before`` and ``after`` them."""
+        return after
+
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""
         return (trust <= (self.threshold / hood.size)[hood.rows]) & ~hood.to_self

@@ -28,6 +28,7 @@ class Recording(Defense):
 
     needs_tracking = True
     of_differences: ClassVar[bool] = False
+    forgets: ClassVar[bool] = False
 
     records: Literal["auto", "dense", "log", "disk"] = Field(
         "auto",
@@ -73,7 +74,7 @@ class Recording(Defense):
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
         cut = self.whom(state, hood, trust, heard)
-        self.kept_as(hood, heard.gamma[0].nbytes).count(state, hood, ~cut)
+        self.kept_as(hood, heard.gamma[0].nbytes).count(state, hood, ~cut, self.forgets)
         return cut
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
@@ -124,21 +125,48 @@ class GPDText(GPDPaper):
 
 @defenses.register("gpd")
 class GPD(Recording):
-    """Exact purification: difference records, symmetric weights, final and mutual cuts.
+    """Exact purification: difference records, symmetric weights, mutual cuts.
 
         d_ij^t = Σ_{τ≤t} w_ij^τ (γ_j^τ − γ_i^τ)
         γ_i^{t+1} = g_i^{t+1} + Σ_{j not cut} d_ij^t
 
-    With nobody cut this is gradient tracking. With symmetric weights d_ij = −d_ji on every edge between
-    benign clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever
-    order the cuts were made. A cut is final and mutual: a neighbour that says it has cut me is cut too.
+    With nobody cut this is gradient tracking. With symmetric weights d_ij = −d_ji on every edge between benign
+    clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever order the cuts were
+    made. A cut is mutual: a neighbour that says it has cut me is cut too. Both then forget d_ij.
+
+    Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
+    is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
+    back. A client wrongly cut, say for what a neighbour of its own made it pass on, gets there by itself. An attacker
+    has to send the opposite of what it was cut for, to nobody's harm, and each further cut doubles the probation.
     """
 
-    reference = PAPER + "; difference records, symmetric weights and history detection are purifl's"
-    detector = "history"
+    reference = PAPER + "; difference records, symmetric weights and persistence detection are purifl's"
+    detector = "persistence"
     final = True
     of_differences = True
+    forgets = True
+
+    probation: int = Field(
+        8, ge=1, description="consistent rounds after which a neighbour that was cut is heard again; doubled each time"
+    )
+
+    def begin(self, hood: Neighbourhood, first: Heard) -> State:
+        """r_ij = 0, nobody cut so far."""
+        none = torch.zeros_like(hood.rows)
+        return super().begin(hood, first) | {"cuts": none, "clean": none.clone()}
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
-        """Everyone ever under the threshold here, or who cut us."""
-        return ~state["counted"] | self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
+        """Everyone under the threshold here, or who says that we are there."""
+        return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
+
+    def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Trust as in the beginning for those who have served their probation; a cut is trust 0."""
+        out = (before <= 0) & ~hood.to_self
+        state["clean"] = torch.where(out & (scores >= _CONSISTENT), state["clean"] + 1, 0)
+        served = out & (state["clean"] >= self.probation * 2 ** (state["cuts"] - 1).clamp(0, _LONGEST))
+        state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
+        return torch.where(served, (1 / hood.size.to(after.dtype))[hood.rows], after)
+
+
+_CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
+_LONGEST = 20  # times that a probation is doubled at most, which is longer than any run

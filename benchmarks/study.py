@@ -1,0 +1,206 @@
+r"""The study behind docs/method.md: `gpd` and its bounds in every setting it is meant for, on several seeds.
+
+    python benchmarks/study.py --device cuda --seeds 5 --out docs/results/study.csv
+    python benchmarks/study.py --out docs/results/study.csv --summary
+
+Parts, of which --parts chooses some:
+
+    attacks   six attacks and four partitions on a complete graph, with Upper
+    bounds    what the attackers of a backdoor and an image would reach with Upper
+    honest    nobody malicious, five topologies and four partitions
+    weak      malicious level 0.2, four partitions
+    ratios    malicious ratios 0.4, 0.6 and 0.8, with Upper
+    sparse    ring, line, star and grid, two attacks and two partitions, with Upper
+    adaptive  attacks that know the defence, four partitions
+
+Rows are appended as runs end, and runs whose rows are there are left out: an interrupted study continues, and what
+is to be measured anew has to be removed from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from scipy.stats import t as student
+
+from purifl import Experiment, run
+
+PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
+TOPOLOGIES = ("complete", "ring", "star", "line", "grid")
+ATTACKS = ("backdoor-9", "backdoor-1", "single-image", "lie", "fang", "ndss")
+ADAPTIVE = ("on-off", "stealth", "equivocate", "dissensus")
+
+KEY = ("dataset", "part", "topology", "partition", "attack", "level", "ratio", "defense", "seed")
+FOUND = (
+    "test_accuracy", "test_accuracy_min", "attack_accuracy", "detected_round", "missed_edges", "malicious_edges",
+    "false_alarm_edges", "benign_edges", "readmissions", "tracking_error", "seconds",
+)  # fmt: skip
+
+
+def cells(part: str) -> Iterator[dict[str, Any]]:
+    """The settings of a part, one by one."""
+    both = ("gpd", "upper")
+    match part:
+        case "attacks":
+            for a, p in itertools.product(ATTACKS, PARTITIONS):
+                yield {"attack": a, "partition": p}
+            for p in PARTITIONS:  # without the attackers, all attacks are one run
+                yield {"attack": ATTACKS[0], "partition": p, "defense": "upper"}
+        case "bounds":
+            for a, p in itertools.product(("backdoor-1", "single-image"), PARTITIONS):
+                yield {"attack": a, "partition": p, "defense": "upper"}
+        case "honest":
+            for g, p in itertools.product(TOPOLOGIES, PARTITIONS):
+                yield {"topology": g, "partition": p, "attack": "none"}
+        case "weak":
+            for a, p in itertools.product(("backdoor-9", "lie"), PARTITIONS):
+                yield {"attack": a, "partition": p, "level": 0.2}
+        case "ratios":
+            for r, a, p, d in itertools.product((0.4, 0.6, 0.8), ("backdoor-9", "lie"), PARTITIONS[:2], both):
+                yield {"ratio": r, "attack": a, "partition": p, "defense": d}
+        case "sparse":
+            for g, a, p, d in itertools.product(TOPOLOGIES[1:], ("backdoor-9", "lie"), PARTITIONS[:2], both):
+                yield {"topology": g, "attack": a, "partition": p, "defense": d}
+        case "adaptive":
+            for a, p in itertools.product(ADAPTIVE, PARTITIONS):
+                yield {"attack": a, "partition": p}
+
+
+PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive")
+USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
+
+
+def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
+    """One run, as a row."""
+    attack = {"name": settings["attack"]}
+    if settings["attack"] != "none":
+        attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
+    chosen = {key: settings[key] for key in ("dataset", "topology", "partition", "defense", "seed")}
+    result = run(Experiment.parse(chosen | {"attack": attack, "device": device, "eval_every": 10}))
+    malicious = set(result.malicious)
+    to_malicious = sum(edge["neighbour"] in malicious for edge in result.trust)
+    found = result.final | result.summary() | {
+        "malicious_edges": to_malicious,
+        "benign_edges": len(result.trust) - to_malicious,
+        "readmissions": sum(event["event"] == "readmitted" for event in result.events),
+    }  # fmt: skip
+    return settings | {key: found[key] for key in FOUND}
+
+
+def study(args: argparse.Namespace) -> None:
+    """Run what is missing, a row in the file as soon as a run has ended."""
+    known = {tuple(row[key] for key in KEY) for row in read(args.out)} if args.out.exists() else set()
+    wanted = [
+        USUAL | cell | {"dataset": args.dataset, "part": part, "seed": seed}
+        for seed, part in itertools.product(range(args.seeds), args.parts.split(","))
+        for cell in cells(part)
+    ]
+    jobs = [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
+    start, new = time.perf_counter(), not args.out.exists()
+    with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        writer = csv.DictWriter(out, KEY + FOUND)
+        if new:
+            writer.writeheader()
+        for done, future in enumerate(as_completed([pool.submit(job, each, args.device) for each in jobs]), 1):
+            writer.writerow(future.result())
+            out.flush()
+            print(f"{done}/{len(jobs)}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def interval(values: list[float]) -> str:
+    """Mean in percent ± half of Student's 95 % interval."""
+    centre = 100 * mean(values)
+    if len(values) < 2:
+        return f"{centre:.1f}"
+    spread = (sum((100 * v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+    return f"{centre:.1f} ± {student.ppf(0.975, len(values) - 1) * spread / len(values) ** 0.5:.1f}"
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """A Markdown table: a line for each setting, over its seeds, with Upper beside `gpd` where it was run."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[key] for key in KEY[:-1])].append(row)
+    lines = [
+        "| setting | seeds | Upper, % | gpd, % | its attack accuracy, % | gpd's, % | cut by | missed | wrongly cut |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, found in groups.items():
+        if key[-1] != "gpd":
+            continue
+        upper = _without_attackers(groups, key, key[4])
+        rounds = [float(row["detected_round"]) for row in found if row["detected_round"]]
+        lines.append(
+            "| " + " | ".join([
+                _words(key), str(len(found)), _column(_without_attackers(groups, key, ATTACKS[0]), "test_accuracy"),
+                _column(found, "test_accuracy"),
+                _column(upper, "attack_accuracy"), _column(found, "attack_accuracy"),
+                f"{median(rounds):.0f}" if rounds else "–",
+                _share(found, "missed_edges", "malicious_edges"), _share(found, "false_alarm_edges", "benign_edges"),
+            ]) + " |"
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def _without_attackers(
+    groups: dict[tuple[str, ...], list[dict[str, str]]], key: tuple[str, ...], attack: str
+) -> list[dict[str, str]]:
+    """Upper's runs in the same setting, tested for what ``attack`` aims at."""
+    settings = dict(zip(KEY, key, strict=False)) | {"attack": attack, "defense": "upper"}
+    parts = ("attacks", "bounds") if settings["part"] == "attacks" else (settings["part"],)
+    return [row for part in parts for row in groups.get(tuple((settings | {"part": part})[k] for k in KEY[:-1]), [])]
+
+
+def _words(key: tuple[str, ...]) -> str:
+    """A setting in words, what is usual left out."""
+    known = dict(zip(KEY, key, strict=False))
+    unusual = [f"{name} {known[name]}" for name in ("level", "ratio") if known[name] != str(USUAL[name])]
+    place = [known["topology"]] if known["topology"] != USUAL["topology"] else []
+    return ", ".join([known["attack"], known["partition"], *place, *unusual])
+
+
+def _column(rows: list[dict[str, str]], key: str) -> str:
+    values = [float(row[key]) for row in rows if row[key]]
+    return interval(values) if values else "–"
+
+
+def _share(rows: list[dict[str, str]], some: str, all_: str) -> str:
+    total = sum(int(row[all_]) for row in rows)
+    return f"{100 * sum(int(row[some]) for row in rows) / total:.1f} %" if total else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="mnist")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--summary", action="store_true", help="only print what is in --out as a table")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    if unknown := set(args.parts.split(",")) - set(PARTS):
+        parser.error(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
+    if not args.summary:
+        study(args)
+    print(summary(read(args.out)))
+
+
+if __name__ == "__main__":
+    main()
