@@ -25,7 +25,6 @@ import itertools
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -48,33 +47,23 @@ FOUND = (
 )  # fmt: skip
 
 
-def cells(part: str) -> Iterator[dict[str, Any]]:
-    """The settings of a part, one by one."""
-    both = ("gpd", "upper")
-    match part:
-        case "attacks":
-            for a, p in itertools.product(ATTACKS, PARTITIONS):
-                yield {"attack": a, "partition": p}
-            for p in PARTITIONS:  # without the attackers, all attacks are one run
-                yield {"attack": ATTACKS[0], "partition": p, "defense": "upper"}
-        case "bounds":
-            for a, p in itertools.product(("backdoor-1", "single-image"), PARTITIONS):
-                yield {"attack": a, "partition": p, "defense": "upper"}
-        case "honest":
-            for g, p in itertools.product(TOPOLOGIES, PARTITIONS):
-                yield {"topology": g, "partition": p, "attack": "none"}
-        case "weak":
-            for a, p in itertools.product(("backdoor-9", "lie"), PARTITIONS):
-                yield {"attack": a, "partition": p, "level": 0.2}
-        case "ratios":
-            for r, a, p, d in itertools.product((0.4, 0.6, 0.8), ("backdoor-9", "lie"), PARTITIONS[:2], both):
-                yield {"ratio": r, "attack": a, "partition": p, "defense": d}
-        case "sparse":
-            for g, a, p, d in itertools.product(TOPOLOGIES[1:], ("backdoor-9", "lie"), PARTITIONS[:2], both):
-                yield {"topology": g, "attack": a, "partition": p, "defense": d}
-        case "adaptive":
-            for a, p in itertools.product(ADAPTIVE, PARTITIONS):
-                yield {"attack": a, "partition": p}
+def cells(part: str) -> list[dict[str, Any]]:
+    """The settings of a part; without the attackers, all attacks are one run but for what they are tested for."""
+    both, some = ("gpd", "upper"), ("backdoor-9", "lie")
+    attacks = product(attack=ATTACKS, partition=PARTITIONS)
+    return {
+        "attacks": attacks + product(attack=ATTACKS[:1], partition=PARTITIONS, defense=("upper",)),
+        "bounds": product(attack=("backdoor-1", "single-image"), partition=PARTITIONS, defense=("upper",)),
+        "honest": product(topology=TOPOLOGIES, partition=PARTITIONS, attack=("none",)),
+        "weak": product(attack=some, partition=PARTITIONS, level=(0.2,)),
+        "ratios": product(ratio=(0.4, 0.6, 0.8), attack=some, partition=PARTITIONS[:2], defense=both),
+        "sparse": product(topology=TOPOLOGIES[1:], attack=some, partition=PARTITIONS[:2], defense=both),
+        "adaptive": product(attack=ADAPTIVE, partition=PARTITIONS),
+    }[part]
+
+
+def product(**values: Any) -> list[dict[str, Any]]:
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
 PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive")

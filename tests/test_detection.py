@@ -1,6 +1,7 @@
 """Scores and trust against the formulas, row by row."""
 
 import math
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purifl.detection import Consistency, History, NoDetection, Similarity, lower_trust
+from purifl.defenses import Heard
+from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, lower_trust
 from purifl.topology import neighbourhood
 
 
@@ -20,11 +22,21 @@ def setting(n=6, d=4, seed=0, density=0.6):
     return hood, gamma, list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
 
 
+def everyone(hood):
+    return torch.ones_like(hood.to_self)
+
+
+def first(hood, gamma):
+    """The first exchange, in which everybody says its trust 1/m."""
+    trust = (1 / torch.bincount(hood.rows).double())[hood.cols]
+    return Heard(gamma, gamma, trust, everyone(hood))
+
+
 @given(seed=st.integers(0, 999), temperature=st.floats(0.1, 10))
 @settings(max_examples=30, deadline=None)
 def test_consistency(seed, temperature):
     hood, gamma, edges = setting(seed=seed)
-    scores = Consistency(temperature=temperature).scores({}, hood, gamma)
+    scores = Consistency(temperature=temperature).scores({}, hood, gamma, everyone(hood))
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         assert score == pytest.approx(math.exp(-np.linalg.norm(gamma[j] - gamma[i]) / temperature))
 
@@ -32,7 +44,7 @@ def test_consistency(seed, temperature):
 def test_similarity_is_the_positive_cosine_and_one_for_oneself():
     hood, gamma, edges = setting()
     gamma[2] = 0
-    scores = Similarity().scores({}, hood, gamma)
+    scores = Similarity().scores({}, hood, gamma, everyone(hood))
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         lengths = gamma[i].norm() * gamma[j].norm()
         expected = 1 if i == j else 0 if lengths == 0 else max(0, (gamma[i] @ gamma[j] / lengths).item())
@@ -44,10 +56,10 @@ def test_similarity_is_the_positive_cosine_and_one_for_oneself():
 def test_history_judges_all_rounds_but_the_first_by_the_median_neighbour(seed, rounds):
     hood, gamma, edges = setting(seed=seed)
     detector = History(sharpness=3.0)
-    state = detector.begin(hood, gamma)
+    state = detector.begin(hood, first(hood, gamma))
     messages = torch.randn(rounds, *gamma.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for message in messages:
-        scores = detector.scores(state, hood, message)
+        scores = detector.scores(state, hood, message, everyone(hood))
     total = messages[1:].sum(0)
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         others = sorted((total[k] - total[i]).norm().item() for r, k in edges if r == i != k)
@@ -61,9 +73,9 @@ def test_history_has_no_length_scale():
     found = []
     for scale in (1.0, 1e-6, 1e6):
         detector = History()
-        state = detector.begin(hood, gamma)
-        detector.scores(state, hood, gamma)
-        found.append(detector.scores(state, hood, scale * gamma))
+        state = detector.begin(hood, first(hood, gamma))
+        detector.scores(state, hood, gamma, everyone(hood))
+        found.append(detector.scores(state, hood, scale * gamma, everyone(hood)))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
 
@@ -71,14 +83,140 @@ def test_history_has_no_length_scale():
 def test_history_keeps_a_single_neighbour():
     hood, gamma, _ = setting(n=2)
     detector = History()
-    state = detector.begin(hood, gamma)
+    state = detector.begin(hood, first(hood, gamma))
     for _ in range(3):
-        scores = detector.scores(state, hood, gamma)
+        scores = detector.scores(state, hood, gamma, everyone(hood))
     assert (scores == 1).all()
 
 
+# ---------------------------------------------------------------- persistence
+
+
+def persistence_by_hand(hood, edges, messages, kept, sharpness):
+    """The class's equations, edge by edge."""
+    lengths = np.linalg.norm(messages, axis=2)
+    scale = np.mean(lengths**4, axis=0) ** 0.25
+    size = np.bincount(hood.rows)
+    distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
+
+    def median(values):
+        values = sorted(values)
+        return values[(len(values) - 1) // 2] if values else math.nan
+
+    def suspicion(i, j):
+        path = ((messages[:, j] - messages[:, i]) ** 2).sum()
+        openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
+        push = openness * distance[i, j] ** 2 / path * distance[i, j] / (scale[i] + scale[j])
+        others = median(distance[e] for e in edges if e[0] == i and e != (i, i) and kept[e])
+        usual = median(lengths[0, k] for r, k in edges if r == i)
+        compared = size[i] > 4 and lengths[0, j] <= 4 * usual and not math.isnan(others)
+        return max(push, distance[i, j] / others * min(1, 4 * push) if compared else 0)
+
+    found = {(i, j): 0 if i == j else suspicion(i, j) for i, j in edges}
+    farthest = {i: max([distance[e] for e in edges if e[0] == i and kept[e] and found[e] > 1] + [0]) for i, _ in edges}
+    return [
+        1 if i == j or distance[i, j] < farthest[i] / 2 else math.exp(-sharpness * max(0, found[i, j] - 1))
+        for i, j in edges
+    ]
+
+
+@given(seed=st.integers(0, 999), rounds=st.integers(1, 6), density=st.floats(0, 1), loud=st.floats(0.1, 20))
+@settings(max_examples=60, deadline=None)
+def test_persistence_is_its_equations(seed, rounds, density, loud):
+    hood, gamma, edges = setting(n=8, seed=seed, density=density)
+    rng = np.random.default_rng(seed)
+    messages = rng.normal(size=(rounds, *gamma.shape))
+    messages[:, 0] = loud * (messages[:, 0] + 1)
+    kept = {edge: edge[0] == edge[1] or rng.random() < 0.8 for edge in edges}
+    detector = Persistence(sharpness=2.0)
+    state = detector.begin(hood, first(hood, gamma))
+    for message in messages:
+        scores = detector.scores(state, hood, torch.tensor(message), torch.tensor([kept[e] for e in edges]))
+    expected = persistence_by_hand(hood, edges, messages, kept, 2.0)
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+def tracked(graph, gradients):
+    """γ of gradient tracking over ``gradients`` (T, n, d), with Metropolis weights."""
+    n = graph.number_of_nodes()
+    weights = np.zeros((n, n))
+    for a, b in graph.edges:
+        weights[a, b] = weights[b, a] = 1 / (1 + max(graph.degree[a], graph.degree[b]))
+    weights += np.diag(1 - weights.sum(1))
+    gamma = [gradients[0]]
+    for before, now in pairwise(gradients):
+        gamma.append(weights @ gamma[-1] + now - before)
+    return np.array(gamma)
+
+
+def watch(graph, messages):
+    """Scores, round by round."""
+    clients = list(range(graph.number_of_nodes()))
+    hood = neighbourhood(graph, clients, clients)
+    detector = Persistence()
+    state = detector.begin(hood, first(hood, torch.tensor(messages[0])))
+    return hood, [detector.scores(state, hood, torch.tensor(message), everyone(hood)) for message in messages]
+
+
+GRAPHS = {
+    "complete": nx.complete_graph(10), "ring": nx.cycle_graph(10), "star": nx.star_graph(9), "line": nx.path_graph(10),
+    "grid": nx.convert_node_labels_to_integers(nx.grid_2d_graph(2, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_nobody_honest_is_suspected_however_different(graph, noise):
+    """Gradients that differ from client to client and from round to round, and fade."""
+    rng = np.random.default_rng(0)
+    own, fading = rng.normal(size=(1, 10, 50)), np.linspace(1, 0.3, 40)[:, None, None]
+    gradients = fading * (2 * rng.normal(size=50) + own + noise * rng.normal(size=(40, 10, 50)))
+    hood, scores = watch(GRAPHS[graph], tracked(GRAPHS[graph], gradients))
+    trust = 1 / hood.size.double()[hood.rows]
+    for each in scores:
+        trust = lower_trust(hood, trust, each, everyone(hood))
+        assert (trust > 0.2 / hood.size[hood.rows]).all()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_push_in_one_direction_is_suspected_by_everyone_who_hears_it(graph):
+    rng = np.random.default_rng(1)
+    gradients = rng.normal(size=50) + 0.3 * rng.normal(size=(25, 10, 50))
+    messages = tracked(GRAPHS[graph], gradients)
+    messages[:, 4] = messages[:, 4] + 1.5 * rng.normal(size=50)
+    hood, scores = watch(GRAPHS[graph], messages)
+    to_attacker = (hood.cols == 4) & ~hood.to_self
+    assert (scores[-1][to_attacker] < 0.01).all()
+    assert (scores[-1][~to_attacker & (hood.own_cols[hood.rows] != 4)] == 1).all()
+
+
+def test_a_client_with_far_more_data_is_far_from_everyone_and_not_suspected():
+    rng = np.random.default_rng(2)
+    sizes = np.array([1, 1, 1, 2, 1, 50, 1, 3, 1, 1.0])[None, :, None]
+    gradients = sizes * (rng.normal(size=50) + 0.2 * rng.normal(size=(20, 10, 50)))
+    graph = nx.complete_graph(10)
+    hood, scores = watch(graph, tracked(graph, gradients))
+    assert all((each[hood.cols == 5] > 0.5).all() for each in scores)
+
+
+def test_persistence_has_no_length_scale():
+    graph, rng = nx.complete_graph(6), np.random.default_rng(3)
+    messages = rng.normal(size=(5, 6, 20)) + np.eye(6)[:, :1]
+    found = [watch(graph, scale * messages)[1][-1] for scale in (1.0, 1e-8, 1e8)]
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+
+
+def test_a_message_too_large_for_its_square_does_not_hide_behind_it():
+    graph, rng = nx.complete_graph(6), np.random.default_rng(4)
+    messages = rng.normal(size=(4, 6, 20)).astype(np.float32)
+    messages[2, 1] = 1e30
+    hood, scores = watch(graph, messages)
+    assert (scores[-1][(hood.cols == 1) & ~hood.to_self] < 0.1).all()
+
+
 def test_no_detection_has_no_scores():
-    assert NoDetection().scores({}, *setting()[:2]) is None
+    assert NoDetection().scores({}, *setting()[:2], None) is None
 
 
 @given(seed=st.integers(0, 999))

@@ -132,7 +132,7 @@ def test_detector_and_mixing_are_the_defences_own_unless_given(name):
 def test_the_papers_choices_are_those_of_the_paper():
     paper, ours = Experiment(defense="gpd-paper"), Experiment()
     assert (paper.detector.name, paper.mixing) == ("consistency", "uniform")
-    assert (ours.defense.name, ours.detector.name, ours.mixing) == ("gpd", "history", "metropolis")
+    assert (ours.defense.name, ours.detector.name, ours.mixing) == ("gpd", "persistence", "metropolis")
 
 
 @pytest.mark.parametrize("name", list(datasets))

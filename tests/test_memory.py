@@ -100,8 +100,9 @@ def test_defences_remember_as_much_as_they_say(name):
 @pytest.mark.parametrize("name", list(detectors))
 def test_detectors_remember_as_much_as_they_say(name):
     hood = neighbourhood(nx.path_graph(12), list(range(12)), list(range(10)))
-    gamma, detector = torch.zeros(12, 997), detectors.resolve(name)
-    taken, said = remembered(detector, hood, gamma, detector.begin(hood, gamma))
+    gamma, detector, edges = torch.zeros(12, 997), detectors.resolve(name), len(hood.rows)
+    heard = Heard(gamma, gamma, torch.ones(edges), torch.ones(edges, dtype=torch.bool))
+    taken, said = remembered(detector, hood, gamma, detector.begin(hood, heard))
     assert taken == said
 
 

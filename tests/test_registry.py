@@ -115,7 +115,7 @@ def test_what_the_requirements_name_is_there():
     wanted = {
         "attacks": {"backdoor-9", "backdoor-1", "single-image"},
         "defenses": {"lower", "upper", "gpd-paper", "gpd-text", "gpd"},
-        "detectors": {"consistency", "similarity", "history", "none"},
+        "detectors": {"consistency", "similarity", "history", "persistence", "none"},
         "datasets": {"digits", "mnist", "fashion-mnist", "cifar-10", "20newsgroups"},
         "partitions": {"iid", "non-overlap", "label-dir", "quantity-dir"},
         "topologies": {"complete", "line", "ring", "star", "grid", "k-regular", "erdos-renyi", "small-world", "file"},

@@ -527,7 +527,7 @@ def test_an_experiment_is_brought_to_life_as_it_says(tiny):
 def test_one_experiment_per_defence_with_the_settings_shared(tiny, caplog):
     chosen = experiments(tiny(defense={"threshold": 0.3}), "lower, gpd-paper,gpd")
     assert [each.defense.name for each in chosen] == ["lower", "gpd-paper", "gpd"]
-    assert [each.detector.name for each in chosen] == ["none", "consistency", "history"]
+    assert [each.detector.name for each in chosen] == ["none", "consistency", "persistence"]
     assert [each.defense.threshold for each in chosen] == [0.3] * 3
     everything = [each.defense.name for each in experiments(tiny(), "all")]
     assert everything == [name for name in defenses if name not in {"krum", "multi-krum", "bulyan"}]  # a ring of 5

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood
+from purifl.neighbourhood import Neighbourhood, norms
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -163,12 +163,12 @@ class Persistence(Detector):
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
-        norms = torch.linalg.vector_norm(gamma, dim=1, dtype=torch.float64)
+        lengths = norms(gamma)
         if state["rounds"] == 0:
-            state["comparable"].copy_(_comparable(hood, norms[hood.cols]))
+            state["comparable"].copy_(_comparable(hood, lengths[hood.cols]))
         state["rounds"] += 1
         state["sum"] += gamma
-        state["fourth"] += norms**4
+        state["fourth"] += lengths**4
         state["squares"] += hood.distances(gamma).double().square()
         distance = hood.distances(state["sum"]).double()
         push = self._push(state, hood, distance)
@@ -187,7 +187,7 @@ class Persistence(Detector):
         return torch.where(state["comparable"] & (median > 0), distance / median, 0)
 
 
-def _comparable(hood: Neighbourhood, norms: Tensor) -> Tensor:
+def _comparable(hood: Neighbourhood, lengths: Tensor) -> Tensor:
     """(E,) edges of rows with neighbours enough, to those whose first message was not far longer than the median."""
-    median = hood.medians(norms, torch.ones_like(hood.to_self))
-    return ((hood.size > _ENOUGH)[hood.rows]) & (norms <= _ALIKE * median[hood.rows])
+    median = hood.medians(lengths, torch.ones_like(hood.to_self))
+    return (hood.size > _ENOUGH)[hood.rows] & (lengths <= _ALIKE * median[hood.rows])

@@ -164,9 +164,10 @@ class Federation:
         """γ_i^{t+1}; benign clients' is the defence's, and without tracking (DSGD) it is g_i^{t+1}."""
         if self.training.algorithm == "dsgd":
             return gradient[self.hood.owner]
-        new, old = (x[self._benign] if self.malicious else x for x in (gradient, self.gradient))
-        gamma = self.rows.track(turn, new, old)
-        return torch.cat([gamma, gradient])[self._tracked] if self.malicious else gamma
+        if not self.malicious:
+            return self.rows.track(turn, gradient, self.gradient)
+        gamma = self.rows.track(turn, gradient[self._benign], self.gradient[self._benign])
+        return torch.cat([gamma, gradient])[self._tracked]
 
     def _losses(self, models: Tensor) -> Tensor:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""

@@ -234,6 +234,12 @@ def chunks(count: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, count))
 
 
+def norms(x: Tensor) -> Tensor:
+    """(N,) ‖x_j‖₂ in float64, a few vectors at a time."""
+    parts = [torch.linalg.vector_norm(x[part], dim=1, dtype=torch.float64) for part in chunks(*x.shape)]
+    return torch.cat(parts)
+
+
 def differences(x: Tensor, to: Tensor, of: Tensor) -> Tensor:
     """x_j − x_i for pairs of columns j (``to``) and i (``of``)."""
     return x.index_select(0, to).sub_(x.index_select(0, of))

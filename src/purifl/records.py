@@ -63,7 +63,7 @@ class Records(ABC):
             **self._empty(hood, gamma),
         }
 
-    def count(self, state: State, hood: Neighbourhood, counted: Tensor, forget: bool) -> None:
+    def count(self, state: State, hood: Neighbourhood, counted: Tensor, forget: bool = False) -> None:
         """From now on S_i is over the edges ``counted`` (E,), and a client's edge to itself.
 
         The record of an edge that stops counting is there again when it counts again, or is forgotten for good.

@@ -1,6 +1,7 @@
 """GPD against a loop written from the paper, against gradient tracking, and against closed forms."""
 
 import math
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -234,8 +235,8 @@ def test_exact_on_sparse_graphs_only_with_symmetric_weights(topology):
     assert settled(GPD(), 5, rounds=400, graph=graph, mixing="uniform")[0] > 0.1
 
 
-def test_an_attacker_that_turns_honest_is_readmitted_by_the_printed_rule_only():
-    """Masks that are recomputed give the whole poisoned record back."""
+def test_an_attacker_that_turns_honest_has_its_record_back_by_the_printed_rule_only():
+    """Masks that are recomputed give the whole poisoned record back; gpd hears it again, with an empty one."""
     found = {}
     for name in ("gpd-paper", "gpd-text", "gpd"):
         quad = problem(0)
@@ -247,8 +248,9 @@ def test_an_attacker_that_turns_honest_is_readmitted_by_the_printed_rule_only():
         found[name] = (_missed(fed), quad.distance(fed))
     assert found["gpd-paper"][0] == 16
     assert found["gpd-paper"][1] > 2
-    assert found["gpd-text"][0] == found["gpd"][0] == 0
-    assert found["gpd"][1] < 1e-6
+    assert found["gpd-text"][0] == 0
+    assert found["gpd"][0] == 16
+    assert found["gpd"][1] < 1e-5
 
 
 def test_a_cut_is_mutual_at_once():
@@ -259,3 +261,70 @@ def test_a_cut_is_mutual_at_once():
     cut = set(zip(*(x[fed.cut].tolist() for x in (fed.hood.rows, fed.hood.cols)), strict=True))
     assert cut == {(2, 5), (5, 2)}
     assert tracking_error(fed) < 1e-12
+
+
+# ---------------------------------------------------------------- cut, and heard again
+
+
+class Told(NoDetection):
+    """Says that those in ``guilty`` (client ids) are inconsistent."""
+
+    guilty: frozenset[int] = frozenset()
+
+    def scores(self, state, hood, gamma, kept):
+        return torch.where(torch.isin(hood.senders, torch.tensor(sorted(self.guilty))) & ~hood.to_self, 0.0, 1.0)
+
+
+def cut_edges(fed):
+    return set(zip(*(x[fed.cut].tolist() for x in (fed.hood.rows, fed.hood.cols)), strict=True))
+
+
+@pytest.mark.parametrize("records", ["dense", "log", "disk"])
+def test_who_was_wrongly_cut_is_heard_again_and_the_sum_stays_exact(records):
+    """Everybody cuts client 3 after four bad rounds, and hears it again after three good ones."""
+    fed = federation(problem(malicious=0), defense=GPD(probation=3, records=records).for_rounds(40), detector=Told())
+    steps(fed, 2)
+    fed.detector = fed.rows.detector = Told(guilty=frozenset({3}))
+    steps(fed, 5)
+    others = set(range(10)) - {3}
+    assert cut_edges(fed) == {(i, 3) for i in others} | {(3, i) for i in others}
+    fed.detector = fed.rows.detector = Told()
+    lengths = []
+    for _ in range(8):
+        fed.step()
+        lengths.append(len(cut_edges(fed)))
+        assert tracking_error(fed) < 1e-10
+    assert lengths == [18, 18, 18, 0, 0, 0, 0, 0]
+    assert problem(malicious=0).distance(steps(fed, 20)) < 0.2
+
+
+def test_each_further_cut_doubles_the_probation():
+    fed = federation(problem(malicious=0), defense=GPD(probation=2), detector=Told())
+    waited = []
+    for _ in range(3):
+        fed.detector = fed.rows.detector = Told(guilty=frozenset({3}))
+        while not fed.cut.any():
+            fed.step()
+        fed.detector = fed.rows.detector = Told()
+        before = fed.round
+        while fed.cut.any():
+            fed.step()
+        waited.append(fed.round - before)
+    assert [later - earlier for earlier, later in pairwise(waited)] == [2, 4]
+
+
+def test_an_attacker_that_is_heard_again_brings_nothing_back():
+    """It pays back all it was cut for, to be consistent, and stays honest: its past does not count any more."""
+    quad = problem(0)
+    fed = federation(quad, defense=GPD(probation=4))
+    while _missed(fed):
+        fed.step()
+    while _missed(fed) < 16:
+        owed = fed.rows.detector_state["sum"]
+        fed.gamma[fed.malicious] = (owed[fed.benign].mean(0) - owed[fed.malicious]) + fed.gamma[fed.benign].mean(0)
+        fed.step()
+        assert fed.round < 100
+    for _ in range(300):
+        fed.gamma[fed.malicious] = fed.gamma[fed.benign].mean(0)
+        fed.step()
+    assert quad.distance(fed) < 1e-3
