@@ -164,7 +164,7 @@ def compare_command(
     force: ForceOption = False,
     json_: JsonOption = False,
 ) -> None:
-    """Run several defences on one set-up, print the table and write a report with pictures.
+    """Run several defences on one set-up, print the table and write a report.
 
     Started again with the same --out it goes on where it was interrupted.
     """
@@ -187,6 +187,32 @@ def compare_command(
         for each in chosen
     ]
     _finish(results, folder, json_, {"results": [result.summary() for result in results]})
+
+
+@app.command("report")
+def report_command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN|SWEEP", help="Run folders, or folders with run folders in them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write; report in the first RUN|SWEEP if not given.")
+    ] = None,
+) -> None:
+    """Write a page to look at, and figures to print, of finished runs.
+
+    Runs that differ in their seed alone are shown as one, with 95 % intervals. The page is one file that needs no
+    network; figures are SVG, PDF and PNG.
+    """
+    from purifl.report import write_report
+    from purifl.report.find import find
+
+    results, unfinished = find(folders)
+    for run in unfinished:
+        said = f"note: {run.path} is not finished and left out; continue it with: {run.how_to_resume}"
+        err.print(said, highlight=False, soft_wrap=True, markup=False)
+    page = write_report(results, out or folders[0] / "report", figures=True)
+    _name_report(page)
+    out_console.print(f"Figures to print: {page.parent / 'figures'}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command("list")
@@ -355,6 +381,10 @@ def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[st
                   ("test_accuracy", "test_accuracy_min", "attack_accuracy")]  # fmt: skip
         table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
     out_console.print(table)
+    _name_report(page)
+
+
+def _name_report(page: Path) -> None:
     out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True, markup=False)
 
 

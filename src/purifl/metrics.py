@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -18,6 +19,8 @@ from purifl.attacks import Poison
 from purifl.data import Samples
 from purifl.federation import Federation
 from purifl.phases import phase
+
+_FOLLOWED = 10_000  # edges up to which a row tells the trust on each of them
 
 Row = dict[str, Any]
 Numbers = dict[str, Tensor | None]
@@ -88,6 +91,8 @@ class Meter:
         self._to_malicious = malicious.nonzero()[:, 0]
         self._to_benign = (~malicious & ~hood.to_self).nonzero()[:, 0]
         self._listeners, self._senders = (x.cpu().numpy() for x in (hood.own_cols[hood.rows], hood.senders))
+        followed = hood.neighbours if len(hood.neighbours) <= _FOLLOWED else None
+        self._followed = None if followed is None else federation.defended.nonzero()[followed, 0]
         self._components: int | None = None
 
     @phase("measure")
@@ -101,7 +106,7 @@ class Meter:
         federation = self._federation
         tested = accuracies(federation, self._targets) if evaluate else {}
         changed = (federation.cut != before).sum()
-        row = fetched({**tested, **self.tracking(), **self.masks(), "changed": changed})
+        row = fetched({**tested, **self.tracking(), **self.masks(), **self.trust(), "changed": changed})
         events = []
         if row.pop("changed") or self._components is None:
             old, new = torch.stack([before, federation.cut]).cpu().numpy()
@@ -109,6 +114,8 @@ class Meter:
         if evaluate:
             ids = (str(federation.clients[k].id) for k in federation.benign)
             row["accuracy_by_client"] = dict(zip(ids, row["accuracy_by_client"], strict=True))
+        if "trust" in row:
+            row["trust"] = [_brief(value) for value in row["trust"]]
         return {"round": federation.round, **row, "benign_components": self._components}, events
 
     def tracking(self) -> Numbers:
@@ -128,6 +135,10 @@ class Meter:
         """Edges from benign clients: malicious ones not cut, and benign ones cut."""
         cut, malicious = self._federation.cut, self._federation.to_malicious
         return {"missed_edges": (malicious & ~cut).sum(), "false_alarm_edges": (cut & ~malicious).sum()}
+
+    def trust(self) -> Numbers:
+        """w_ij on the edges of benign clients to others, in the order of their rows; none where there are too many."""
+        return {} if self._followed is None else {"trust": self._federation.trust[self._followed]}
 
     def _events(self, before: NDArray[np.bool_], cut: NDArray[np.bool_]) -> list[Row]:
         """What changed on the edges, in their order; a client's edge to itself is none."""
@@ -161,6 +172,11 @@ def fetched(numbers: Numbers) -> Row:
         taken = [kind(value) for value in islice(values, 0 if x is None else x.numel())]
         row[key] = None if x is None else taken if x.ndim else taken[0]
     return row
+
+
+def _brief(value: float) -> float | None:
+    """Four digits, which keep a row short; None for what is not finite."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 def _median(values: Tensor) -> Tensor | None:

@@ -1,7 +1,8 @@
 """Run folders: the experiment, a row of metrics per round, events, a checkpoint, the result.
 
     experiment.json         what is being run
-    metrics.jsonl           one row per round, readable while running
+    metrics.jsonl           one row per round, readable while running; with it the trust on each edge, in the order
+                            in which result.json lists them, up to 10,000 edges
     events.jsonl            every cut and re-admission of an edge, with its round
     checkpoint.safetensors  everything the next round depends on, replaced atomically after each round
     result.json             written last: a run that has it is finished

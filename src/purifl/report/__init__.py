@@ -1,4 +1,4 @@
-"""Reports for people: pictures, a table and the settings on one page that can be mailed."""
+"""Reports for people: a page to play with and figures to print."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from purifl.errors import RunError
-from purifl.report.page import page
-from purifl.report.pictures import pictures
-from purifl.report.text import labels
+from purifl.report.groups import setups
+from purifl.report.page import GENERATOR, page
 from purifl.runs import Result
 
 __all__ = ["write_report"]
 
 
-def write_report(results: Sequence[Result], out: Path) -> Path:
-    """Write a report on finished runs of the same set-up, typically with different defences.
+def write_report(results: Sequence[Result], out: Path, *, figures: bool = False) -> Path:
+    """Write a report on finished runs: several defences, set-ups and seeds as they come.
 
     Args:
         results: The runs, in the order in which they shall be listed.
         out: The folder; made if it is not there. An earlier report in it is replaced.
+        figures: Whether to write figures to print, too, into ``figures`` under it.
 
     Returns:
-        The path of its ``index.html``, which holds the pictures too; they also lie beside it as PNG files.
+        The path of its ``index.html``, a page that holds everything.
     """
     if not results:
         raise RunError("there is nothing to report on: give at least one finished run")
-    names = labels(results)
-    shown = pictures(results, names)
-    index = out / "index.html"
+    found, index = setups(results), out / "index.html"
     try:
+        if index.exists() and GENERATOR not in index.read_text(encoding="utf-8", errors="replace")[:1000]:
+            raise RunError(f"out: {index} is not a report of purifl's; choose another folder")
         out.mkdir(parents=True, exist_ok=True)
-        for stale in ("attack-accuracy.png", "data.png"):
-            (out / stale).unlink(missing_ok=True)
-        for picture in shown:
-            (out / picture.file).write_bytes(picture.png)
-        index.write_text(page(results, names, shown), encoding="utf-8")
+        index.write_text(page(found), encoding="utf-8")
+        if figures:
+            from purifl.report.prints import write_figures  # noqa: PLC0415 - matplotlib, which the page does without
+
+            write_figures(found, out / "figures")
     except OSError as error:
         raise RunError(f"out: {out} cannot be written: {error.strerror or error}") from error
     return index

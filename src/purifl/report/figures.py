@@ -1,4 +1,4 @@
-"""Curves over rounds and the heat map of the data, drawn without pyplot and so without global state."""
+"""Figures to print: curves over rounds and the heat map of the data; without pyplot and so without global state."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from purifl.report.text import percent
+from purifl.report.content import CURVES, curve
+from purifl.report.groups import Group
+from purifl.report.text import interval, number, share
 from purifl.runs import Result
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 """The colours of Okabe and Ito that stand out on white: told apart also by the colour-blind."""
 
 INK, FAINT = "#222222", "#8A8A8A"
+FORMATS = ("svg", "pdf", "png")
 _CELLS_WITH_NUMBERS = 400
 
 
@@ -37,10 +40,12 @@ def _look(k: int) -> Look:
     return Look(colors[k % 7], dashes[k % 4], markers[k % 8])
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG file."""
+def drawn(figure: Figure, form: str) -> bytes:
+    """The figure as a file, the same bytes every time."""
     out = BytesIO()
-    FigureCanvasAgg(figure).print_figure(out, format="png", dpi=150)
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[form]
+    with mpl.rc_context({"svg.hashsalt": "purifl", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(out, format=form, dpi=150, metadata=undated)
     return out.getvalue()
 
 
@@ -49,46 +54,41 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def curves(results: Sequence[Result], names: Sequence[str], key: str, worst: str = "") -> Figure:
-    """A metric over the rounds, a line per run, the best at the end first in the legend.
-
-    Args:
-        results: The runs.
-        names: What they are called.
-        key: The metric, a share of 1.
-        worst: The metric of the worst client; the band from it to ``key`` is shaded.
-    """
-    figure = Figure(figsize=(6, 4.2 + 0.22 * len(results)), layout="constrained")
+def curves(groups: Sequence[Group], key: str) -> Figure:
+    """A metric over the rounds, a line per defence, the best at the end first in the legend."""
+    figure = Figure(figsize=(6, 4.2 + 0.22 * len(groups)), layout="constrained")
     axes = figure.add_subplot()
+    sign = 1 if key == "tracking_error" else -1
     handles = []
-    for k, (result, name) in enumerate(zip(results, names, strict=True)):
-        look = _look(k)
-        line = _curve(axes, result, key, look)
-        line.set_label(plain(f"{name}: {percent(result.final[key])} %"))
-        handles.append((result.final[key] or 0.0, line))
-        if worst:
-            rounds, low = _series(result, worst)
-            axes.fill_between(rounds, low, _series(result, key)[1], color=look.color, alpha=0.15, linewidth=0)
-    _percent_axes(axes, key.replace("_", " "), max(len(result.history) for result in results))
-    lines = [line for _, line in sorted(handles, key=lambda handle: -handle[0])]
-    if any(result.detected_round is not None for result in results):
+    for k, group in enumerate(groups):
+        end = group.final(key)
+        line = _curve(axes, group, key, _look(k))
+        handles.append((math.inf if end is None else sign * end.mean, line))
+    _axes(axes, key, max(len(group.first.history) for group in groups))
+    lines = [line for _, line in sorted(handles, key=lambda handle: handle[0])]
+    if any(len(group.runs) == 1 and group.first.detected_round is not None for group in groups):
         lines.append(_ring([], [], INK))
-    columns = 2 if max(len(name) for name in names) < 24 else 1
+    columns = 2 if max(len(group.name) for group in groups) < 24 else 1
     figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False, handlelength=3)
     return figure
 
 
-def _curve(axes: Axes, result: Result, key: str, look: Look) -> Line2D:
-    """One run's line, ringed where its attackers were cut off."""
-    rounds, values = _series(result, key)
+def _curve(axes: Axes, group: Group, key: str, look: Look) -> Line2D:
+    """One line with its band, ringed where a single run's attackers were cut off."""
+    found, log = curve(group, key), key == "tracking_error"
+    rounds = found["rounds"]
+    mean, low, high = (
+        np.array([math.nan if value is None else value if log else 100 * value for value in found[part]], dtype=float)
+        for part in ("mean", "low", "high")
+    )
     marked = [*range(0, len(rounds), max(1, len(rounds) // 10))]
-    (line,) = axes.plot(rounds, values, **look._asdict(), linewidth=1.8, markersize=5, markevery=marked, clip_on=False)
-    cut = result.detected_round
-    if cut is not None:
-        axes.axvline(cut, color=look.color, linestyle=look.linestyle, linewidth=0.8, alpha=0.6)
-        if len(rounds):
-            height = float(np.interp(cut, rounds, values))
-            axes.add_line(_ring([cut], [height], look.color))
+    (line,) = axes.plot(rounds, mean, **look._asdict(), linewidth=1.8, markersize=5, markevery=marked, clip_on=False)
+    axes.fill_between(rounds, low, high, color=look.color, alpha=0.15, linewidth=0)
+    end = group.final(key)
+    line.set_label(plain(f"{group.name}: {interval(end, number) if log else share(end)}"))
+    cut = group.first.detected_round if len(group.runs) == 1 else None
+    if cut is not None and len(rounds):
+        axes.add_line(_ring([cut], [float(np.interp(cut, rounds, mean))], look.color))
     return line
 
 
@@ -99,15 +99,13 @@ def _ring(x: list[float], y: list[float], color: str) -> Line2D:
     return ring
 
 
-def _series(result: Result, key: str) -> tuple[list[int], list[float]]:
-    """The rounds in which ``key`` was measured, and its values in percent, a gap where it is null."""
-    rows = [row for row in result.history if key in row]
-    return [row["round"] for row in rows], [float("nan") if row[key] is None else 100 * row[key] for row in rows]
-
-
-def _percent_axes(axes: Axes, ylabel: str, rounds: int) -> None:
-    axes.set(xlabel="round", ylabel=ylabel, ylim=(0, 100), xlim=(min(1, rounds - 1), rounds + 0.02 * rounds))
-    axes.yaxis.set_major_formatter(PercentFormatter(100, symbol=" %"))
+def _axes(axes: Axes, key: str, rounds: int) -> None:
+    axes.set(xlabel="round", ylabel=CURVES[key].lower(), xlim=(min(1, rounds - 1), rounds + 0.02 * rounds))
+    if key == "tracking_error":
+        axes.set_yscale("log", nonpositive="mask")
+    else:
+        axes.set_ylim(0, 100)
+        axes.yaxis.set_major_formatter(PercentFormatter(100, symbol=" %"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

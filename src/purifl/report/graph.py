@@ -5,26 +5,20 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import networkx as nx
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from purifl.metrics import Row
 from purifl.report.figures import BLUE, FAINT, INK, ORANGE, PURPLE, SKY, VERMILION, plain
+from purifl.report.layout import CROWD, Position, layout
 from purifl.runs import Result
-
-_CROWD = 40
-
-Position = tuple[float, float]
 
 
 class EdgeStyle(NamedTuple):
@@ -61,7 +55,7 @@ EXCLUDED = NodeStyle("attacker (left out)", "D", "white", ORANGE)
 
 def columns(results: Sequence[Result]) -> int:
     """Panels side by side, fewer where they are crowded."""
-    return min(len(results), 2 if _largest(results) > _CROWD else 4)
+    return min(len(results), 2 if _largest(results) > CROWD else 4)
 
 
 def trust_graph(results: Sequence[Result], names: Sequence[str]) -> Figure:
@@ -85,36 +79,6 @@ def trust_graph(results: Sequence[Result], names: Sequence[str]) -> Figure:
 
 def _largest(results: Sequence[Result]) -> int:
     return max(result.experiment.clients for result in results)
-
-
-def layout(result: Result, results: Sequence[Result]) -> dict[int, Position]:
-    """Where the clients stand, the same in all runs on the same graph.
-
-    Trust names only the edges of benign clients that take part, so the graph is put together from every run
-    that has it, and what is then still apart is tied on, for otherwise it would be pushed out of the picture.
-    """
-    own = result.experiment
-    if own.topology.name in {"complete", "ring"}:
-        turn = 2 * math.pi / own.clients
-        return {k: (math.sin(k * turn), math.cos(k * turn)) for k in range(own.clients)}
-    graph = nx.empty_graph(own.clients)
-    for other in results:
-        its = other.experiment
-        if (its.topology, its.clients, its.seed) == (own.topology, own.clients, own.seed):
-            graph.add_edges_from((edge["client"], edge["neighbour"]) for edge in other.trust)
-    graph.add_edges_from(list(nx.k_edge_augmentation(graph, 1)))
-    if own.clients > _CROWD:
-        return _fill_square(nx.spring_layout(graph, seed=0))
-    start = nx.planar_layout(graph) if nx.is_planar(graph) else None
-    return _fill_square(nx.kamada_kawai_layout(graph, pos=start))
-
-
-def _fill_square(spots: Mapping[int, NDArray[np.float64]]) -> dict[int, Position]:
-    """The layout stretched to [-1, 1] both ways, though a thin one not to more than twice its breadth."""
-    where = np.array(list(spots.values()))
-    low, high = where.min(0), where.max(0)
-    half = np.maximum(high - low, (high - low).max() / 2) / 2
-    return {k: (float(x), float(y)) for k, (x, y) in zip(spots, (where - (low + high) / 2) / half, strict=True)}
 
 
 def _panel(axes: Axes, result: Result, spots: dict[int, Position]) -> dict[str, Artist]:

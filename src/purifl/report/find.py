@@ -1,0 +1,44 @@
+"""From folders to finished runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from purifl.errors import RunError
+from purifl.runs import Result, RunFolder
+
+
+def find(folders: Sequence[Path]) -> tuple[list[Result], list[RunFolder]]:
+    """The finished runs at or anywhere under ``folders``, in order, each once; and those that are not finished.
+
+    A run folder that is named itself has to be finished.
+    """
+    runs: dict[Path, RunFolder] = {}
+    for folder in folders:
+        found = [RunFolder(path) for path in _run_folders(folder)]
+        if not found:
+            raise RunError(f"{folder}: there is no run folder at or under it (one with an experiment.json)")
+        if found[0].path == folder and not found[0].finished:
+            found[0].result()
+        for run in found:
+            runs.setdefault(run.path.resolve(), run)
+    finished = [run.result() for run in runs.values() if run.finished]
+    if not finished:
+        how = next(iter(runs.values())).how_to_resume
+        raise RunError(f"there is nothing to report on: none of {len(runs)} runs is finished; continue with: {how}")
+    return finished, [run for run in runs.values() if not run.finished]
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Sorted; what lies within a run folder is its own business."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; give a run folder, or one that holds run folders")
+    found = []
+    for where, below, _ in os.walk(folder):
+        below.sort()
+        if RunFolder(Path(where)).begun:
+            found.append(Path(where))
+            below.clear()
+    return found

@@ -1,0 +1,44 @@
+"""The figures of a report to print, as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from purifl.report.content import CURVES
+from purifl.report.downloads import slug
+from purifl.report.figures import FORMATS, curves, drawn, heat_map
+from purifl.report.graph import trust_graph
+from purifl.report.groups import Setup
+
+NAMES = (*map(slug, CURVES), "trust", "data")
+
+
+def write_figures(found: Sequence[Setup], out: Path) -> list[Path]:
+    """Every figure as SVG, PDF and PNG in ``out``, in a folder for each set-up where there are several."""
+    written = []
+    for k, setup in enumerate(found):
+        folder = out / f"{k + 1}-{slug(setup.name)}" if len(found) > 1 else out
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in (folder / f"{name}.{form}" for name in NAMES for form in FORMATS):
+            stale.unlink(missing_ok=True)
+        for name, figure in figures(setup):
+            for form in FORMATS:
+                file = folder / f"{name}.{form}"
+                file.write_bytes(drawn(figure, form))
+                written.append(file)
+    return written
+
+
+def figures(setup: Setup) -> Iterator[tuple[str, Figure]]:
+    """All figures that there is something to show in; graphs and data are those of the first seed."""
+    for key in CURVES:
+        if any(row.get(key) is not None for run in setup.runs for row in run.history):
+            yield slug(key), curves(setup.groups, key)
+    first, names = [group.first for group in setup.groups], [group.name for group in setup.groups]
+    yield "trust", trust_graph(first, names)
+    if all(run.histograms for run in first):
+        same = all((run.histograms, run.malicious) == (first[0].histograms, first[0].malicious) for run in first)
+        yield "data", heat_map(first[:1], names[:1]) if same else heat_map(first, names)
