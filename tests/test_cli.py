@@ -18,7 +18,7 @@ from purifl.cli import main
 from purifl.experiment import Experiment
 from purifl.phases import Phase
 from purifl.progress import reporting
-from purifl.runs import run
+from purifl.runs import RunFolder, run
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -303,8 +303,26 @@ def test_a_comparison_prints_a_table_and_writes_runs_and_a_report(purifl):
         assert re.search(rf"^\W*{name}\W.*%", out, re.MULTILINE), name
         assert len(rows(Path("all", name))) == 3
         assert f"{name}: round 3/3" in err
-    written = {file.suffix for file in Path("all", "report").iterdir()}
-    assert {".html", ".png"} <= written
+    named = re.search(r"^Report to look at: (.*)$", out, re.MULTILINE)
+    assert Path(named[1]) == Path("all", "report", "index.html")
+    assert Path(named[1]).is_file()
+
+
+def test_a_report_is_written_of_whatever_runs_a_folder_holds(purifl, tiny, monkeypatch):
+    monkeypatch.setattr("purifl.report.prints.FORMATS", ("svg",))
+    for seed in (0, 1):
+        run(Experiment.parse(tiny(seed=seed, rounds=2)), Path("sweep", "deep", str(seed)))
+    RunFolder.create(Path("sweep", "begun"), Experiment.parse(tiny()))
+    code, out, err = purifl("report", "sweep", "--out", "page")
+    assert code == 0, err
+    assert "sweep/begun is not finished and left out; continue it with: purifl resume sweep/begun" in err
+    assert f"Report to look at: {Path('page', 'index.html')}" in out
+    assert f"Figures to print: {Path('page', 'figures')}" in out
+    assert Path("page", "index.html").is_file()
+    assert Path("page", "figures", "trust.svg").is_file()
+    code, out, _ = purifl("report", Path("sweep", "deep", "0"))
+    assert code == 0
+    assert Path("sweep", "deep", "0", "report", "index.html").is_file()
 
 
 @pytest.mark.usefixtures("_no_report")
@@ -567,6 +585,8 @@ def test_a_gpu_that_is_not_there_is_refused(purifl):
         (["compare", "--defenses", ","], ["defenses: ','", "separated by commas"]),
         (["compare", "--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?"]),
         (["compare", "--out", "a-file"], ["out: a-file cannot be written"]),
+        (["report", "a-file"], ["a-file is not a folder"]),
+        (["report", "."], ["there is no run folder at or under it"]),
         (["data", "check", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
         (["data", "fetch", "mnits"], ["dataset: 'mnits'", "did you mean 'mnist'?"]),
         (["data", "check", "cifar-10"], ["'cifar-10' was not found in nodata", "purifl data fetch cifar-10"]),

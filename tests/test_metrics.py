@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from purifl import Client, Experiment, Federation, Samples
+from purifl import Client, Experiment, Federation, Samples, run
 from purifl.attacks import attacks
 from purifl.metrics import Meter, Targets
 from purifl.simulation import Simulation
@@ -139,6 +139,21 @@ def test_a_round_is_measured_in_one_transfer_and_cuts_in_another(monkeypatch, cl
         seen.append(dict(transfers.count))
     one, two = {"tolist": 1}, {"tolist": 1, "numpy": 1}
     assert seen[1:] == [one, two, one, two]
+
+
+def test_a_row_has_the_trust_on_every_edge_in_the_order_of_the_result(tiny):
+    result = run(Experiment.parse(tiny()))
+    for row in result.history:
+        assert len(row["trust"]) == len(result.trust)
+    assert result.final["trust"] == [float(f"{edge['trust']:.4g}") for edge in result.trust]
+    assert len({tuple(row["trust"]) for row in result.history}) > 1
+
+
+def test_trust_is_null_where_it_is_not_finite_and_left_out_where_edges_are_too_many(fed, monkeypatch):
+    fed.trust[:] = torch.nan
+    assert set(measured(fed)["trust"]) == {None}
+    monkeypatch.setattr("purifl.metrics._FOLLOWED", 3)
+    assert "trust" not in measured(fed)
 
 
 def test_tracking_error_is_the_distance_of_the_means(fed):

@@ -65,6 +65,8 @@ def curves(groups: Sequence[Group], key: str) -> Figure:
         line = _curve(axes, group, key, _look(k))
         handles.append((math.inf if end is None else sign * end.mean, line))
     _axes(axes, key, max(len(group.first.history) for group in groups))
+    if key == "tracking_error" and any(row[key] for group in groups for run in group.runs for row in run.history):
+        axes.set_yscale("log", nonpositive="mask")
     lines = [line for _, line in sorted(handles, key=lambda handle: handle[0])]
     if any(len(group.runs) == 1 and group.first.detected_round is not None for group in groups):
         lines.append(_ring([], [], INK))
@@ -101,9 +103,7 @@ def _ring(x: list[float], y: list[float], color: str) -> Line2D:
 
 def _axes(axes: Axes, key: str, rounds: int) -> None:
     axes.set(xlabel="round", ylabel=CURVES[key].lower(), xlim=(min(1, rounds - 1), rounds + 0.02 * rounds))
-    if key == "tracking_error":
-        axes.set_yscale("log", nonpositive="mask")
-    else:
+    if key != "tracking_error":
         axes.set_ylim(0, 100)
         axes.yaxis.set_major_formatter(PercentFormatter(100, symbol=" %"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

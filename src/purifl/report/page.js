@@ -31,6 +31,8 @@
     }
   }
 
+  const whole = (rounds) => (rounds <= 10 ? { dtick: 1 } : { nticks: 8 });
+
   function base(extra) {
     const axis = { color: color("quiet"), tickfont: { size: 12 }, gridcolor: color("line"), linecolor: color("line"), zeroline: false, fixedrange: true };
     return {
@@ -48,18 +50,18 @@
 
   function drawCurve(key) {
     const groups = report.setups[state.setup].groups;
-    const log = key === "tracking_error";
-    const traces = groups.flatMap((group) => curveTraces(group, group.curves[key], log));
+    const log = key === "tracking_error" && groups.some((group) => group.curves[key].mean.some((value) => value > 0));
+    const traces = groups.flatMap((group) => curveTraces(group, key, log));
     const rounds = Math.max(...groups.map((group) => group.curves[key].rounds.at(-1) ?? 1));
     const measured = groups.some((group) => group.curves[key].mean.some((value) => value !== null));
     const few = groups.length <= 8;
-    const y = log
-      ? { type: "log", exponentformat: "power", nticks: 6 }
+    const y = key === "tracking_error"
+      ? { type: log ? "log" : "linear", exponentformat: "power", nticks: 6 }
       : { range: [-0.02, 1.02], tickformat: ".0%", tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1] };
     const missing = { text: "Not measured in this set-up", showarrow: false, x: 0.5, y: 0.5, xref: "paper", yref: "paper" };
     Plotly.react(key, traces, base({
-      hovermode: few ? "x unified" : "closest",
-      xaxis: { title: { text: "round", standoff: 8, font: { size: 13 } }, range: [Math.min(1, rounds - 1), rounds * 1.01], nticks: 8 },
+      hovermode: few ? "x unified" : "closest", hoverdistance: few ? -1 : 30,
+      xaxis: { title: { text: "round", standoff: 8, font: { size: 13 } }, range: [Math.min(1, rounds - 1), rounds * 1.01], unifiedhovertitle: { text: "round %{x}" }, ...whole(rounds) },
       yaxis: y,
       annotations: measured ? [] : [missing],
     }), CONFIG);
@@ -67,7 +69,8 @@
     $(key).setAttribute("aria-label", `Line chart over the rounds. ${words.textContent}`);
   }
 
-  function curveTraces(group, curve, log) {
+  function curveTraces(group, key, log) {
+    const curve = group.curves[key];
     const { color: ink, dash, symbol } = look(report.looks[group.name]);
     const visible = !state.hidden.has(group.name);
     const positive = (values) => (log ? values.map((value) => (value > 0 ? value : null)) : values);
@@ -77,7 +80,7 @@
       x: curve.rounds, y: positive(curve.mean), name: plain(group.name), visible, mode: "lines+markers", cliponaxis: false,
       line: { color: ink, dash, width: 2.2 },
       marker: { symbol, color: ink, size: 8, maxdisplayed: Math.ceil(curve.rounds.length / many) },
-      hovertemplate: log ? "%{y:.3g}" : "%{y:.1%}", meta: "line",
+      hovertemplate: key === "tracking_error" ? "%{y:.3g}" : "%{y:.1%}", meta: "line",
     };
     const banded = state.shades && curve.low.some((value) => value !== null);
     const fill = { fill: "tonexty", fillcolor: faded(ink, 0.13) };
@@ -283,11 +286,11 @@
         colorscale: amount(), customdata: own.map(({ neighbour }) => x.map(() => name(neighbour))), ygap: 2,
         xgap: $("weights").clientWidth > 14 * rounds ? 1 : 0,
         hovertemplate: "neighbour %{customdata}, round %{x}: %{z:.4g}<extra></extra>",
-        colorbar: { title: { text: "trust", side: "right" }, thickness: 12, outlinewidth: 0, tickfont: { color: color("quiet") } } },
+        colorbar: { title: { text: "trust", side: "right", font: { size: 13 } }, thickness: 12, outlinewidth: 0, tickfont: { color: color("quiet") } } },
       mark(true, "x-thin"), mark(false, "circle-open"),
     ], base({
       height, margin: { l: 62, r: 8, t: 8, b: 44 }, hovermode: "closest",
-      xaxis: { title: { text: "round", standoff: 8, font: { size: 13 } }, showgrid: false, range: [0.5, rounds + 0.5], nticks: 8 },
+      xaxis: { title: { text: "round", standoff: 8, font: { size: 13 } }, showgrid: false, range: [0.5, rounds + 0.5], ...whole(rounds) },
       yaxis: { title: { text: "neighbour", standoff: 8, font: { size: 13 } }, showgrid: false, autorange: "reversed", tickvals: labels.map((_, k) => k), ticktext: labels },
     }), CONFIG);
     $("weights").setAttribute("aria-label", `Heat map of the trust of client ${state.client} in ${own.length} neighbours over ${rounds} rounds.`);
@@ -313,7 +316,7 @@
       type: "heatmap", z: histograms, y: clients.map((_, k) => k), colorscale: amount(), zmin: 0,
       zmax: Math.max(1, ...histograms.flat()), xgap: 2, ygap: 2, customdata: histograms.map((row, k) => row.map(() => clients[k])),
       texttemplate: cells <= 400 ? "%{z}" : "", hovertemplate: "client %{customdata}, label %{x}: %{z} samples<extra></extra>",
-      colorbar: { title: { text: "samples", side: "right" }, thickness: 12, outlinewidth: 0, tickfont: { color: color("quiet") } },
+      colorbar: { title: { text: "samples", side: "right", font: { size: 13 } }, thickness: 12, outlinewidth: 0, tickfont: { color: color("quiet") } },
     }], base({
       height, margin: { l: 62, r: 8, t: 8, b: 44 }, hovermode: "closest",
       xaxis: { title: { text: "label", standoff: 8, font: { size: 13 } }, showgrid: false, dtick: histograms[0].length <= 20 ? 1 : undefined },

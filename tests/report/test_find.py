@@ -1,0 +1,42 @@
+"""Runs are found wherever they are."""
+
+import pytest
+
+from purifl import Experiment, run
+from purifl.errors import RunError
+from purifl.report.find import find
+from purifl.runs import RunFolder
+
+
+@pytest.fixture
+def store(tiny, tmp_path):
+    """Two finished runs at different depths, and an unfinished one."""
+    for seed, place in enumerate(["b", "a/deep/er"]):
+        run(Experiment.parse(tiny(seed=seed, rounds=1)), tmp_path / place)
+    RunFolder.create(tmp_path / "a" / "unfinished", Experiment.parse(tiny()))
+    (tmp_path / "b" / "report").mkdir()
+    (tmp_path / "notes.txt").touch()
+    return tmp_path
+
+
+def test_runs_at_any_depth_are_found_in_order_each_once(store):
+    results, unfinished = find([store, store / "b", store / "a" / ".." / "b"])
+    assert [result.folder for result in results] == [store / "a" / "deep" / "er", store / "b"]
+    assert [result.experiment.seed for result in results] == [1, 0]
+    assert [each.path for each in unfinished] == [store / "a" / "unfinished"]
+    assert [result.experiment.seed for result in find([store / "b", store / "a"])[0]] == [0, 1]
+
+
+def test_a_run_that_is_named_has_to_be_finished(store):
+    with pytest.raises(RunError, match="unfinished is not finished; continue it with: purifl resume"):
+        find([store / "a" / "unfinished"])
+    (store / "a" / "deep" / "er" / "experiment.json").unlink()
+    with pytest.raises(RunError, match="none of 1 runs is finished"):
+        find([store / "a"])
+
+
+def test_a_folder_without_runs_is_said(store):
+    with pytest.raises(RunError, match=r"report: there is no run folder at or under it"):
+        find([store, store / "b" / "report"])
+    with pytest.raises(RunError, match=r"notes\.txt is not a folder"):
+        find([store / "notes.txt"])
