@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint types unit setup docs clean
+.PHONY: help demo test lint types unit setup docs picture clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -36,6 +36,10 @@ unit: $(STAMP) ## The tests alone
 docs: $(STAMP) ## Write docs/catalogue.md, and what purifl list shows, from the code
 	@$(BIN)/python -m purifl.catalogue markdown > docs/catalogue.md
 	@$(BIN)/python -m purifl.catalogue json > src/purifl/catalogue.json
+
+picture: demo ## Draw the README's picture from what the demo gave
+	@$(BIN)/purifl report demo/lower demo/upper demo/gpd-paper demo/gpd --out demo/report
+	@cp demo/report/figures/trust.svg docs/images/trust.svg
 
 clean: ## Remove .venv and what the demo wrote
 	rm -rf .venv demo

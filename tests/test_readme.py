@@ -1,0 +1,57 @@
+"""What the README says can be done and was measured."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from purifl.cli import _settings, app
+from purifl.experiment import Experiment
+
+ROOT = Path(__file__).parents[1]
+README, RESULTS = ((ROOT / name).read_text() for name in ("README.md", "docs/results.md"))
+SHELL = "".join(re.findall(r"```\n(.*?)```", README, re.DOTALL))
+COMMANDS = re.findall(r"^(purifl .*?)(?:  +#.*)?$", SHELL, re.MULTILINE)
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_own_model_and_data_take_twenty_lines_and_work(capsys):
+    (block,) = BLOCKS
+    assert len([line for line in block.splitlines() if line]) <= 20
+    names = {}
+    exec(block, names)
+    assert capsys.readouterr().out == f"cut off: {[4] * 7}\n"
+    right = (names["trained"](names["x"]).argmax(1) == names["y"]).float().mean()
+    assert right > 0.9
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command):
+    group = typer.main.get_command(app)
+    _, name, *args = shlex.split(command)
+    context = group.commands[name].make_context(name, args)
+    if name in {"run", "compare"}:
+        Experiment.parse(_settings({"file": None, **context.params}))
+
+
+def test_commands_are_found():
+    assert {command.split()[1] for command in COMMANDS} == {"run", "compare", "report", "resume", "list", "data"}
+
+
+def test_figures_are_those_of_the_results():
+    headline = re.findall(r"^\| (`[\w-]+`) \| (.*) \|$", README, re.MULTILINE)
+    assert [name for name, _ in headline] == ["`upper`", "`lower`", "`gpd-paper`", "`gpd`"]
+    plain = RESULTS.replace("**", "")
+    for name, cells in headline:
+        assert f"| {name} | {cells} |" in plain
+    for name, share in (("lower", "9.7"), ("upper", "97.5"), ("gpd-paper", "85.4"), ("gpd", "97.4")):
+        assert f"{share} %" in README
+        assert re.search(rf"^\| `{name}` \| {share} ± ", RESULTS, re.MULTILINE)
+
+
+def test_what_is_linked_is_there():
+    for target in re.findall(r"\]\((?!https?:)([^)]*)\)", README):
+        assert (ROOT / target).is_file(), target
+    assert (ROOT / "docs/images/trust.svg").stat().st_size < 150_000
