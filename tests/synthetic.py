@@ -45,9 +45,9 @@ def event(number: int, client: int, neighbour: int, what: str = "cut") -> dict[s
     return {"round": number, "event": what, "client": client, "neighbour": neighbour, "malicious": neighbour == 3}
 
 
-def synthetic(defense: object = "gpd", attack: str = "backdoor-9", **settings: object) -> Result:
+def synthetic(defense: object = "gpd", attack: str = "backdoor-9", clients: int = 4, **settings: object) -> Result:
     """Four clients, client 3 malicious and cut in round 3; client 2 wrongly cuts client 1 in the first round."""
-    experiment = Experiment(attack=attack, defense=defense, clients=4, rounds=4, **settings)
+    experiment = Experiment(attack=attack, defense=defense, clients=clients, rounds=4, **settings)
     trust = [edge(0, 1, 0.3, False), edge(0, 3, 0.05, True), edge(1, 0, 0.3, False), edge(2, 1, 0.01, True)]
     history = [row(1), unevaluated(row(2)), row(3), row(4)]
     return Result(experiment, [3], history, [event(1, 2, 1), event(3, 0, 3)], trust, [[5, 0, 7]] * 4, 12.345)

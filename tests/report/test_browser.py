@@ -9,7 +9,7 @@ import pytest
 
 from purifl import Experiment, run
 from purifl.report import write_report
-from synthetic import HOSTILE, HostileDefense, row, synthetic
+from synthetic import HOSTILE, HostileDefense, edge, event, row, synthetic
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CURVES = ("test_accuracy", "attack_accuracy", "tracking_error")
@@ -111,6 +111,9 @@ def test_every_defence_and_the_shades_can_be_switched_off_and_on(opened, results
         box.set_checked(shown)
         for key in CURVES:
             assert [lines(page, key)[name]["visible"] for name in ("gpd", "lower")] == [True, shown]
+    for button, shown in (("none", False), ("all", True)):
+        page.get_by_role("button", name=button, exact=True).click()
+        assert {trace["visible"] for trace in lines(page, "tracking_error").values()} == {shown}
     shades = page.get_by_role("checkbox", name="shades")
     for shown in (True, False):
         shades.set_checked(shown)
@@ -222,6 +225,17 @@ def without_neighbours():
     return result
 
 
+def large():
+    """A hundred clients, everyone connected to everyone, and as many edges as are followed."""
+    result = synthetic(clients=100)
+    result.trust = [edge(i, j, 0.01, False) for i in range(100) for j in range(100) if i != j]
+    result.malicious = [99]
+    result.events = [event(2, i, 99) for i in range(98)]
+    result.histograms = [[k % 7] * 20 for k in range(100)]
+    result.history = [row(n, trust=[0.01] * len(result.trust)) for n in range(1, 21)]
+    return result
+
+
 def without_trust():
     result = synthetic()
     result.history = [{key: value for key, value in each.items() if key != "trust"} for each in result.history]
@@ -237,7 +251,7 @@ def diverged():
     return result
 
 
-@pytest.mark.parametrize("made", [without_neighbours, without_trust, diverged])
+@pytest.mark.parametrize("made", [without_neighbours, without_trust, diverged, large])
 def test_odd_runs_are_shown(opened, made):
     page = opened([made()])
     page.locator("#round").press("End")

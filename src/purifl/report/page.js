@@ -7,6 +7,7 @@
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
   const CURVES = Object.keys(report.setups[0].groups[0].curves);
+  const largest = (table) => table.reduce((top, row) => row.reduce((a, b) => (b > a ? b : a), top), 0);
   const state = { setup: 0, run: 0, round: 1, client: 0, hidden: new Set(), shades: true, timer: null };
 
   // How runs, neighbours and numbers look: colour, dashes and marker each tell neighbouring runs apart.
@@ -20,18 +21,30 @@
   const amount = () => [[0, color("soft")], [1, color("s1")]];
   const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false, showTips: false };
 
-  const look = (k) => ({ color: color(`s${k % 8}`), dash: DASHES[k % 4], symbol: SYMBOLS[k % 8] });
+  // The k-th look: after eight, colours come again with other dashes and markers.
+  const ways = (k) => ({ hue: k % 8, dash: (k + Math.floor(k / 8)) % 4, shape: (k + 3 * Math.floor(k / 8)) % 8 });
+
+  function look(k) {
+    const { hue, dash, shape } = ways(k);
+    return { color: color(`s${hue}`), dash: DASHES[dash], symbol: SYMBOLS[shape] };
+  }
 
   function swatches() {
     for (const swatch of all(".swatch")) {
-      const k = Number(swatch.dataset.look);
-      const ink = `var(--s${k % 8})`;
+      const { hue, dash, shape } = ways(Number(swatch.dataset.look));
+      const ink = `var(--s${hue})`;
       swatch.innerHTML = `<svg viewBox="0 0 36 16"><path d="M0 8h36" fill="none" stroke="${ink}" stroke-width="2.4"
-        stroke-dasharray="${STROKES[k % 4]}"/><path d="${SHAPES[k % 8]}" fill="${ink}" stroke="${ink}"/></svg>`;
+        stroke-dasharray="${STROKES[dash]}"/><path d="${SHAPES[shape]}" fill="${ink}" stroke="${ink}"/></svg>`;
     }
   }
 
   const whole = (rounds) => (rounds <= 10 ? { dtick: 1 } : { nticks: 8 });
+
+  // Names beside the rows of a heat map, as many as there is room for.
+  function ticks(names) {
+    const shown = names.map((_, k) => k).filter((k) => k % Math.ceil(names.length / 60) === 0);
+    return { tickvals: shown, ticktext: shown.map((k) => names[k]) };
+  }
 
   function base(extra) {
     const axis = { color: color("quiet"), tickfont: { size: 12 }, gridcolor: color("line"), linecolor: color("line"), zeroline: false, fixedrange: true };
@@ -130,7 +143,8 @@
   function edgeTraces(cut, now) {
     const { spots, edges, trust } = run();
     const room = Math.min(1, 0.4 + $("graph").clientWidth / 1000);
-    const crowding = room * Math.min(1, Math.max(0.3, Math.sqrt(120 / Math.max(edges.length, 1))));
+    const sparse = Math.sqrt(120 / Math.max(edges.length, 1));
+    const crowding = room * Math.min(1, Math.max(0.3, sparse));
     const sizes = degrees();
     const styles = {
       severed: { color: color("severed"), dash: "dash", width: () => 1.2 },
@@ -161,10 +175,11 @@
     return [
       ...drawn.map(({ kind, level, x, y }) => ({
         x, y, mode: "lines", hoverinfo: "skip", meta: kind,
+        opacity: kind === "trusts" ? Math.min(0.9, Math.max(0.15, 1.4 * sparse)) : 1,
         line: { color: styles[kind].color, dash: styles[kind].dash, width: crowding * styles[kind].width(level) },
       })),
       { ...crosses, mode: "markers", meta: "crosses", hovertemplate: "%{text}<extra></extra>",
-        marker: { symbol: "x-thin", size: 11, line: { width: 2.4, color: color("ink") } } },
+        marker: { symbol: "x-thin", size: Math.max(4, 11 * crowding), line: { width: 1 + 1.4 * crowding, color: color("ink") } } },
     ];
   }
 
@@ -239,7 +254,8 @@
       const who = `${malicious(neighbour) ? "attacker" : "benign client"} ${neighbour} was ${on ? "cut" : "taken up again"} by`;
       (by[who] ??= []).push(client);
     }
-    const said = Object.entries(by).map(([who, clients]) => `${who} ${clients.join(", ")}`);
+    const some = (clients) => (clients.length > 12 ? `${clients.length} clients` : clients.join(", "));
+    const said = Object.entries(by).map(([who, clients]) => `${who} ${some(clients)}`);
     const shown = said.slice(0, 6).join("; ") + (said.length > 6 ? `; and ${said.length - 6} more` : "");
     return `${shown[0].toUpperCase()}${shown.slice(1)}.`;
   }
@@ -273,13 +289,13 @@
     const name = (neighbour) => `${malicious(neighbour) ? "◆ " : ""}${neighbour}`;
     const labels = own.map(({ neighbour }) => name(neighbour));
     const x = [...Array(rounds).keys()].map((k) => k + 1);
-    const top = Math.max(...trust.flat().filter((value) => value !== null), 0);
+    const top = largest(own.map(({ k }) => trust.map((row) => row[k])));
     const mark = (on, symbol) => {
       const found = run().changes.filter(([, edge, cut]) => cut === on && edges[edge][0] === state.client);
       return { x: found.map(([at]) => at), y: found.map(([, edge]) => labels.indexOf(name(edges[edge][1]))), mode: "markers",
         hoverinfo: "skip", marker: { symbol, size: 9, color: color("ink"), line: { width: 2.2, color: color("ink") } } };
     };
-    const height = Math.max(200, 70 + 24 * own.length);
+    const height = Math.max(200, 70 + Math.max(8, Math.min(24, 1000 / own.length)) * own.length);
     $("weights").style.height = `${height}px`;
     Plotly.react("weights", [
       { type: "heatmap", x, y: labels.map((_, k) => k), z: own.map(({ k }) => trust.map((row) => row[k])), zmin: 0, zmax: top,
@@ -291,7 +307,7 @@
     ], base({
       height, margin: { l: 62, r: 8, t: 8, b: 44 }, hovermode: "closest",
       xaxis: { title: { text: "round", standoff: 8, font: { size: 13 } }, showgrid: false, range: [0.5, rounds + 0.5], ...whole(rounds) },
-      yaxis: { title: { text: "neighbour", standoff: 8, font: { size: 13 } }, showgrid: false, autorange: "reversed", tickvals: labels.map((_, k) => k), ticktext: labels },
+      yaxis: { title: { text: "neighbour", standoff: 8, font: { size: 13 } }, showgrid: false, autorange: "reversed", ...ticks(labels) },
     }), CONFIG);
     $("weights").setAttribute("aria-label", `Heat map of the trust of client ${state.client} in ${own.length} neighbours over ${rounds} rounds.`);
   }
@@ -314,14 +330,13 @@
     $("labels").style.height = `${height}px`;
     Plotly.react("labels", [{
       type: "heatmap", z: histograms, y: clients.map((_, k) => k), colorscale: amount(), zmin: 0,
-      zmax: Math.max(1, ...histograms.flat()), xgap: 2, ygap: 2, customdata: histograms.map((row, k) => row.map(() => clients[k])),
+      zmax: Math.max(1, largest(histograms)), xgap: 2, ygap: 2, customdata: histograms.map((row, k) => row.map(() => clients[k])),
       texttemplate: cells <= 400 ? "%{z}" : "", hovertemplate: "client %{customdata}, label %{x}: %{z} samples<extra></extra>",
       colorbar: { title: { text: "samples", side: "right", font: { size: 13 } }, thickness: 12, outlinewidth: 0, tickfont: { color: color("quiet") } },
     }], base({
       height, margin: { l: 62, r: 8, t: 8, b: 44 }, hovermode: "closest",
       xaxis: { title: { text: "label", standoff: 8, font: { size: 13 } }, showgrid: false, dtick: histograms[0].length <= 20 ? 1 : undefined },
-      yaxis: { title: { text: "client", standoff: 8, font: { size: 13 } }, showgrid: false, autorange: "reversed",
-        tickvals: clients.map((_, k) => k).filter((k) => k % Math.ceil(clients.length / 60) === 0), ticktext: clients.filter((_, k) => k % Math.ceil(clients.length / 60) === 0) },
+      yaxis: { title: { text: "client", standoff: 8, font: { size: 13 } }, showgrid: false, autorange: "reversed", ...ticks(clients) },
     }), CONFIG);
   }
 
@@ -417,10 +432,16 @@
       state.shades = event.target.checked;
       CURVES.forEach(drawCurve);
     });
-    for (const box of all(".chip[data-name] input")) {
-      box.addEventListener("change", () => {
-        state.hidden[box.checked ? "delete" : "add"](box.value);
-        CURVES.forEach(drawCurve);
+    const boxes = all(".chip[data-name] input");
+    const toggled = () => {
+      state.hidden = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
+      CURVES.forEach(drawCurve);
+    };
+    for (const box of boxes) box.addEventListener("change", toggled);
+    for (const [id, checked] of [["every", true], ["none", false]]) {
+      $(id).addEventListener("click", () => {
+        for (const box of boxes) box.checked = checked;
+        toggled();
       });
     }
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
