@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from purifl.errors import RunError
+from purifl.intervals import Estimate
 from purifl.metrics import Row
-from purifl.report.groups import Group, Setup
+from purifl.report.groups import Group, Setup, over_seeds
 from purifl.report.layout import layout
 from purifl.runs import Result
-from purifl.statistics import Estimate, estimate
 
 CURVES = {
     "test_accuracy": "Test accuracy",
@@ -46,7 +46,7 @@ def _group(group: Group) -> Row:
 def curve(group: Group, key: str) -> Row:
     """A metric over the rounds in which it was measured: its mean over the seeds and the band around it."""
     rows = [[row for row in run.history if key in row] for run in group.runs]
-    each = [estimate([row[key] for row in at]) for at in zip(*rows, strict=True)]
+    each = [over_seeds([row[key] for row in at]) for at in zip(*rows, strict=True)]
     bands = [_band(key, found, at) for found, at in zip(each, zip(*rows, strict=True), strict=True)]
     return {
         "rounds": [row["round"] for row in rows[0]],
@@ -69,7 +69,7 @@ def _band(key: str, found: Estimate | None, at: Sequence[Row]) -> Band:
     if key == "tracking_error":
         values = [row[key] for row in at]
         return min(values), max(values)
-    return found.mean - found.half, found.mean + found.half
+    return found.low, found.high
 
 
 def federations(found: Sequence[Setup]) -> list[Row]:

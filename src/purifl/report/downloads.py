@@ -69,7 +69,7 @@ def runs(found: Sequence[Setup]) -> Download:
         for group in setup.groups
         for run in group.runs
     ]
-    keys = [key for key in summaries[0] if key != "malicious"]
+    keys = [key for key, value in summaries[0].items() if not isinstance(value, list)]
     return Download("runs.csv", table(keys, ([summary[key] for key in keys] for summary in summaries)))
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from purifl.experiment import Experiment
+from purifl.intervals import Estimate, estimate
 from purifl.report.text import distinct
 from purifl.runs import Result
-from purifl.statistics import Estimate, estimate
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Group:
 
     def final(self, key: str) -> Estimate | None:
         """A number of the summary over the seeds."""
-        return estimate([run.summary()[key] for run in self.runs])
+        return over_seeds([run.summary()[key] for run in self.runs])
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ class Setup:
     def runs(self) -> list[Result]:
         """All of them."""
         return [run for group in self.groups for run in group.runs]
+
+
+def over_seeds(values: Sequence[float | None]) -> Estimate | None:
+    """Their mean with its interval; None where a run has no such number, as one that diverged."""
+    known = [value for value in values if value is not None]
+    return estimate(known) if len(known) == len(values) else None
 
 
 def setups(results: Sequence[Result]) -> list[Setup]:

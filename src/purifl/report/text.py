@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from purifl.intervals import Estimate
 from purifl.runs import Result
-from purifl.statistics import Estimate
 
 NOTHING = "–"
 """What stands where a number is missing: not measured, or not finite."""
