@@ -115,7 +115,7 @@ class Meter:
             ids = (str(federation.clients[k].id) for k in federation.benign)
             row["accuracy_by_client"] = dict(zip(ids, row["accuracy_by_client"], strict=True))
         if "trust" in row:
-            row["trust"] = [_brief(value) for value in row["trust"]]
+            row["trust"] = _brief(row["trust"])
         return {"round": federation.round, **row, "benign_components": self._components}, events
 
     def tracking(self) -> Numbers:
@@ -174,9 +174,9 @@ def fetched(numbers: Numbers) -> Row:
     return row
 
 
-def _brief(value: float) -> float | None:
-    """Four digits, which keep a row short; None for what is not finite."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+def _brief(values: list[float]) -> list[float | None]:
+    """Six decimals, which keep a row short; None for what is not finite."""
+    return [value if math.isfinite(value) else None for value in np.round(values, 6).tolist()]
 
 
 def _median(values: Tensor) -> Tensor | None:
