@@ -195,6 +195,17 @@ def test_another_set_up_can_be_chosen(opened, results):
     assert text.splitlines()[1].startswith(f"lower,1,{expected[0]}")
 
 
+def test_a_set_up_that_had_no_room_says_so(opened, results, monkeypatch):
+    monkeypatch.setattr("purifl.report.content._NUMBERS", 2 * len(results[0].trust) * 6)
+    page = opened(results)
+    assert page.locator("#graph").is_visible()
+    page.locator("#setup").select_option(label="digits, iid, under single-image")
+    assert not page.locator("#graph").is_visible()
+    assert "1 federation of 3 would make this page too large" in page.locator("#unplayed").inner_text()
+    page.locator("#setup").select_option(index=0)
+    assert page.locator("#graph").is_visible()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_a_phone_and_colours_follow_the_scheme(opened, results, scheme):
     page = opened(results, viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)

@@ -17,7 +17,7 @@ import yaml
 
 from purifl import Experiment, Result, run
 from purifl.errors import RunError
-from purifl.report import content, write_report
+from purifl.report import write_report
 from synthetic import HOSTILE, HostileDefense, event, row, shifted, synthetic, unevaluated
 
 
@@ -273,7 +273,7 @@ def test_curves_hold_the_rounds_that_were_evaluated(tmp_path, evaluated):
 
 
 def test_a_page_that_would_be_too_large_says_what_it_leaves_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(content, "_NUMBERS", 2 * 4 * 4)
+    monkeypatch.setattr("purifl.report.content._NUMBERS", 2 * 4 * 4)
     page = report([synthetic("lower"), synthetic("upper"), synthetic("gpd")], tmp_path)
     assert [each["name"] for each in page.data["federations"]] == ["lower", "upper"]
     assert "1 federation of 3 would make this page too large" in page.text

@@ -356,6 +356,8 @@
     for (const chip of all(".chip[data-name]")) chip.hidden = !names.has(chip.dataset.name);
     CURVES.forEach(drawCurve);
     const telling = tellingRun(setup);
+    for (const section of all(".played")) section.hidden = telling < 0;
+    $("unplayed").hidden = telling >= 0;
     if (telling >= 0) chooseRun(telling);
   }
 

@@ -80,13 +80,15 @@ def _attackers(runs: Sequence[Result]) -> str:
 
 def caption(found: Sequence[Setup], key: str) -> str:
     """How to read a curve."""
-    if all(len(group.runs) > 1 for setup in found for group in setup.groups):
+    said, seeds = [_HOW_TO_READ[key]], {len(group.runs) for setup in found for group in setup.groups}
+    if max(seeds) > 1:
         shade = "from the least to the greatest seed" if key == "tracking_error" else "the 95 % interval over seeds"
-        return f"{_HOW_TO_READ[key]} A line is the mean over seeds, its shade {shade}."
-    if key != "test_accuracy":
-        return _HOW_TO_READ[key]
-    return f"{_HOW_TO_READ[key]} The shade of a single run reaches down to the worst client; a ring marks the round in \
-which every connection to an attacker was cut."
+        said.append(f"The line of several seeds is their mean, its shade {shade}.")
+    if min(seeds) == 1 and key == "test_accuracy":
+        said.append("The shade of a single run reaches down to its worst client.")
+    if min(seeds) == 1:
+        said.append("A ring marks the round in which every connection to an attacker was cut.")
+    return " ".join(said)
 
 
 def curve(setup: Setup, key: str) -> str:
@@ -125,5 +127,5 @@ def left_out(found: Sequence[Setup], federations: Sequence[Row]) -> str:
     missing = groups - len(federations)
     return (
         f"{counted(missing, 'federation')} of {groups} would make this page too large to open and cannot be played "
-        "here; purifl report with a single run folder shows it."
+        "here; purifl report with the run's own folder shows it."
     )
