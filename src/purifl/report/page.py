@@ -28,7 +28,7 @@ GENERATOR = '<meta name="generator" content="purifl">'
 def page(found: Sequence[Setup]) -> str:
     """The whole page. What comes from the runs is escaped, in HTML by the template and in scripts as JSON."""
     shown = content(found)
-    scripts = [Markup(text) for text in (get_plotlyjs(), _asset("page.js"))]
+    scripts = [Markup(text) for text in (get_plotlyjs(), _script())]
     return _template().render(
         generator=Markup(GENERATOR),
         title=words.title(found),
@@ -53,13 +53,19 @@ def page(found: Sequence[Setup]) -> str:
 
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("purifl.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("purifl.report", "assets"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("page.html")
 
 
 def _asset(name: str) -> str:
-    return files("purifl.report").joinpath(name).read_text(encoding="utf-8")
+    return files("purifl.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """The page's own script: its parts in one scope."""
+    parts = (_asset(f"{name}.js") for name in ("look", "curves", "federation", "clients", "choices"))
+    return '(() => {\n"use strict";\n\n' + "\n".join(parts) + "})();\n"
 
 
 def _hash(script: str) -> str:
