@@ -156,7 +156,7 @@ def test_data_sets_do_differ_in_their_sizes():
 def test_parameters_without_a_name_go_to_the_component_used_anyway():
     experiment = Experiment(defense={"threshold": 0.3}, detector={"sharpness": 2}, attack={"malicious_ratio": 0.4})
     assert (experiment.defense.name, experiment.defense.threshold) == ("gpd", 0.3)
-    assert (experiment.detector.name, experiment.detector.sharpness) == ("history", 2)
+    assert (experiment.detector.name, experiment.detector.sharpness) == ("persistence", 2)
     assert (experiment.attack.name, experiment.attack.malicious_ratio) == ("none", 0.4)
     paper = Experiment(defense="gpd-paper", detector={"temperature": 2})
     assert (paper.detector.name, paper.detector.temperature) == ("consistency", 2)

@@ -133,7 +133,7 @@ before = peak(federation(1))
 fed = federation(1500)
 vector = fed.theta[0].nbytes
 kept = fed.defense.memory(fed.hood, vector) + fed.detector.memory(fed.hood, vector)
-print(memory.of_a_round(12, fed.hood) * vector + kept, peak(fed) - before)
+print((memory.of_a_round(12, fed.hood) + fed.engine.vectors) * vector + kept, peak(fed) - before)
 """
 
 

@@ -115,7 +115,7 @@ class Federation:
         self.gamma = self.gradient[self.hood.owner]
         self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
         self.cut = torch.zeros_like(self.hood.to_self)
-        self.rows = Rows(self.hood, self.defense, self.detector, self.mixing, self.step_size, self._losses)
+        self.rows = Rows(self.hood, self.defense, self.detector, self.mixing, self.step_size)
         self.rows.begin(self.exchange())
         self._craft()
 
@@ -123,7 +123,7 @@ class Federation:
         """One round of Algorithm 1, for all clients in parallel."""
         heard = self.exchange()
         trust = self.trust[self._ours]
-        turn = self.rows.listen(self.round, heard, trust)
+        turn = self.rows.listen(self.round, heard, trust, self._losses)
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)

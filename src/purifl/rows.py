@@ -28,7 +28,6 @@ class Rows:
         detector: How they find out inconsistent neighbours.
         mixing: How trust becomes weights.
         step: λ.
-        losses: From models (N, d), the loss (E,) of each on a mini-batch of the row's own data.
     """
 
     def __init__(
@@ -38,10 +37,9 @@ class Rows:
         detector: Detector,
         mixing: Mixing,
         step: float,
-        losses: Callable[[Tensor], Tensor],
     ) -> None:
         self.hood, self.defense, self.detector = hood, defense, detector
-        self.mixing, self.step, self.losses = mixing, step, losses
+        self.mixing, self.step = mixing, step
         self.defense_state: State = {}
         self.detector_state: State = {}
 
@@ -51,12 +49,12 @@ class Rows:
         self.detector_state = self.detector.begin(self.hood, first)
 
     @phase("mix")
-    def listen(self, round_: int, heard: Heard, trust: Tensor) -> Turn:
-        """Who is cut, and with what weights the others are mixed."""
+    def listen(self, round_: int, heard: Heard, trust: Tensor, losses: Callable[[Tensor], Tensor]) -> Turn:
+        """Who is cut, and with what weights the others are mixed; ``losses`` as in :class:`~purifl.defenses.Turn`."""
         cut = self.defense.cut(self.defense_state, self.hood, trust, heard)
         kept = self.defense.kept(cut) & heard.present
         weights = mixing_weights(self.mixing, self.hood, trust, heard.trust, kept)
-        turn = Turn(round_, self.hood, heard, cut, kept, weights, self.step, self.losses)
+        turn = Turn(round_, self.hood, heard, cut, kept, weights, self.step, losses)
         return replace(turn, weights=self.defense.weigh(self.defense_state, turn))
 
     def mix(self, turn: Turn) -> Tensor:
