@@ -93,7 +93,7 @@ def rows(folder):
 
 
 def without_time(summary):
-    return {key: value for key, value in summary.items() if key not in {"seconds", "folder", "report"}}
+    return {key: value for key, value in summary.items() if key not in {"seconds", "round_seconds", "folder", "report"}}
 
 
 def test_json_is_one_object_on_standard_output_and_progress_is_on_standard_error():
@@ -271,10 +271,10 @@ def test_an_interruption_before_the_first_round_leaves_nothing_to_resume(held):
 
 
 def test_an_interrupted_comparison_says_how_to_go_on(purifl, monkeypatch):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("purifl.comparison.run_or_continue", stop)
+    monkeypatch.setattr("purifl.runs.run_or_continue", stop)
     code, out, err = purifl(*COMPARE)
     assert (code, out) == (130, "")
     assert "Continue with: the same command with --out all" in err

@@ -167,3 +167,9 @@ def test_tracking_error_is_the_distance_of_the_means(fed):
     assert row["gamma_norm"] == pytest.approx(5 / 4)
     assert row["benign_distance"] == pytest.approx(5)
     assert row["malicious_distance"] == pytest.approx(100 * 10**0.5)
+
+
+def test_accuracy_by_label_is_over_benign_models_and_null_where_there_is_no_such_input(fed):
+    test = Samples(torch.zeros(5, 1), torch.tensor([0, 0, 1, 3, 3]))
+    row = measured(fed, Targets(test))
+    assert row["accuracy_by_label"] == [0.25, 0.25, None, 0.0]  # of four models each says its own id: 0, 1, 2 and 4

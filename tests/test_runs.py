@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from purifl import Experiment, resume, run
-from purifl.comparison import claim, experiments, run_or_continue
+from purifl.comparison import claim, experiments
 from purifl.defenses import defenses
-from purifl.errors import ConfigError, RunError
-from purifl.runs import RunFolder
+from purifl.errors import BusyError, ConfigError, RunError
+from purifl.runs import RunFolder, run_or_continue
 from purifl.simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -63,7 +63,8 @@ def assert_same_run(one, other):
         assert tensor.numpy().tobytes() == given.numpy().tobytes(), key
     results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
     for result in results:
-        del result["seconds"], result["summary"]["seconds"], result["summary"]["folder"]
+        del result["seconds"], result["round_seconds"]
+        del result["summary"]["seconds"], result["summary"]["round_seconds"], result["summary"]["folder"]
     assert results[0] == results[1]
 
 
@@ -543,15 +544,15 @@ def test_a_comparison_takes_up_what_is_there(experiment, tiny, finished, tmp_pat
     def no_training(*_):
         pytest.fail("trained again")
 
-    assert run_or_continue(experiment, finished, False, no_training) == RunFolder(finished).result()
+    assert run_or_continue(experiment, finished, on_round=no_training) == RunFolder(finished).result()
     folder = interrupted(experiment, tmp_path / "stopped", 3)
     seen = []
-    run_or_continue(experiment, folder, False, lambda row, _: seen.append(row["round"]))
+    run_or_continue(experiment, folder, on_round=lambda row, _: seen.append(row["round"]))
     assert seen == [4, 5]
     with pytest.raises(RunError, match="another experiment"):
-        run_or_continue(Experiment.parse(tiny(seed=1)), finished, False, no_training)
+        run_or_continue(Experiment.parse(tiny(seed=1)), finished, on_round=no_training)
     (tmp_path / "empty").mkdir()
-    run_or_continue(experiment, tmp_path / "empty", False, lambda *_: None)
+    run_or_continue(experiment, tmp_path / "empty", on_round=lambda *_: None)
     assert_same_run(finished, tmp_path / "empty")
 
 
@@ -614,3 +615,59 @@ def test_a_comparison_never_writes_into_what_is_not_one(tmp_path):
 def test_a_copy_of_an_experiment_may_have_more_rounds():
     longer = Experiment(rounds=2, clients=4, model="mlp").model_copy(update={"rounds": 4})
     assert len(run(longer).history) == 4
+
+
+def test_a_run_in_progress_cannot_be_started_or_resumed_by_another(experiment, tmp_path):
+    folder = tmp_path / "run"
+
+    def on_round(row, _):
+        for again in (lambda: resume(folder), lambda: run(experiment, folder, force=True)):
+            with pytest.raises(BusyError, match="another process"):
+                again()
+        raise Stop
+
+    with pytest.raises(Stop):
+        run(experiment, folder, on_round=on_round)
+    assert resume(folder).final["round"] == 5
+    assert not (folder / "lock").exists()
+
+
+def test_the_lock_of_a_killed_process_is_free(tiny, tmp_path):
+    experiment = Experiment.parse(tiny(rounds=500))
+    folder = tmp_path / "run"
+    child = start(multiprocessing.get_context("fork"), experiment, folder)
+    wait_for_rows(folder, 1, child)
+    with pytest.raises(BusyError):
+        run_or_continue(experiment, folder, wait=0)
+    child.kill()
+    child.join()
+    assert (folder / "lock").exists()
+    with pytest.raises(Stop):
+        run_or_continue(experiment, folder, on_round=stop_after(len(rows(folder)) + 1))
+
+
+def test_a_run_that_cannot_begin_leaves_nothing(tiny, tmp_path):
+    impossible = Experiment.parse(tiny(defense="bulyan"))
+    with pytest.raises(ConfigError):
+        run_or_continue(impossible, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sparing_runs_give_the_same_rows_and_keep_no_state(experiment, finished, tmp_path):
+    run_or_continue(experiment, tmp_path / "sparing", checkpoint_seconds=1000)
+    assert set(contents(tmp_path / "sparing")) == FILES - {"checkpoint.safetensors"}
+    for name in ("experiment.json", "metrics.jsonl", "events.jsonl"):
+        assert (finished / name).read_bytes() == (tmp_path / "sparing" / name).read_bytes()
+    assert RunFolder(tmp_path / "sparing").result().trust == RunFolder(finished).result().trust
+
+
+@pytest.mark.parametrize(("every", "saved"), [(0.0, 3), (1000.0, 0)])
+def test_a_sparing_run_that_is_stopped_goes_on_from_its_last_checkpoint(experiment, finished, tmp_path, every, saved):
+    folder = tmp_path / "stopped"
+    with pytest.raises(Stop):
+        run_or_continue(experiment, folder, on_round=stop_after(3), checkpoint_seconds=every)
+    assert len(rows(folder)) == saved
+    seen = []
+    run_or_continue(experiment, folder, on_round=lambda row, _: seen.append(row["round"]), checkpoint_seconds=every)
+    assert seen == list(range(saved + 1, 6))
+    assert rows(folder) == rows(finished)

@@ -172,7 +172,8 @@ def compare_command(
     attacking = settings.get("attack", {})
     if isinstance(attacking, dict):
         settings["attack"] = {"name": "backdoor-9"} | attacking
-    from purifl.comparison import claim, experiments, run_or_continue
+    from purifl.comparison import claim, experiments
+    from purifl.runs import run_or_continue
 
     chosen = experiments(settings, defenses)
     folder = out or _new_folder(chosen[0], "compare")
@@ -181,7 +182,9 @@ def compare_command(
         _shown(
             each,
             folder / each.defense.name,
-            lambda on_round, each=each: run_or_continue(each, folder / each.defense.name, force, on_round),
+            lambda on_round, each=each: run_or_continue(
+                each, folder / each.defense.name, force=force, on_round=on_round
+            ),
             again=f"the same command with --out {shlex.quote(str(folder))}",
         )
         for each in chosen

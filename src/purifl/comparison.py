@@ -11,7 +11,7 @@ import torch
 from purifl.defenses import Setting, defenses
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
-from purifl.runs import OnRound, Result, RunFolder, resume, run
+from purifl.runs import RunFolder
 from purifl.simulation import place
 from purifl.topology import neighbourhood
 
@@ -62,12 +62,3 @@ def claim(folder: Path) -> None:
         raise RunError(f"out: {folder} is not empty and holds no comparison; choose another")
     folder.mkdir(parents=True, exist_ok=True)
     marker.write_text('{"kind": "comparison"}\n')
-
-
-def run_or_continue(experiment: Experiment, out: Path, force: bool, on_round: OnRound) -> Result:
-    """Run into ``out``, or take up what the same experiment left there."""
-    if force or not RunFolder(out).begun:
-        return run(experiment, out, force=force, on_round=on_round)
-    if RunFolder(out).experiment() != experiment:
-        raise RunError(f"out: {out} holds a run of another experiment; choose another folder, or --force")
-    return resume(out, on_round=on_round)

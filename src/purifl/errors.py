@@ -32,6 +32,10 @@ class RunError(PuriflError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class BusyError(RunError):
+    """A run folder in which another process is at work."""
+
+
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not registered, with the nearest one that is."""
     names = sorted(known)

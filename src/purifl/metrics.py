@@ -53,6 +53,11 @@ class Targets:
         return Samples(*(torch.cat(both) for both in zip(self.test, self.probe, strict=True)))
 
     @cached_property
+    def per_label(self) -> Tensor:
+        """(labels,) how many inputs of the test split have each label."""
+        return self.test.y.bincount().to(torch.float32)
+
+    @cached_property
     def others(self) -> Tensor:
         """Positions of the probe's inputs that are not genuine."""
         assert self.genuine is not None
@@ -66,12 +71,15 @@ def accuracies(federation: Federation, targets: Targets) -> Numbers:
     scores about 0; ``attack_accuracy_all`` counts them, as some papers do.
     """
     hits = federation.engine.hits(federation.theta[federation.benign], targets.everything).float()
+    right = hits[:, : len(targets.test.y)].sum(0)  # whole numbers, so that no order of adding them matters
     each, fooled = hits[:, : len(targets.test.y)].mean(1), hits[:, len(targets.test.y) :]
     return {
         "test_accuracy": each.mean(),
         "test_accuracy_min": each.min(),
         "test_accuracy_std": each.std(correction=0),
         "accuracy_by_client": each,
+        "accuracy_by_label": torch.zeros_like(targets.per_label).index_add(0, targets.test.y, right)
+        / (len(hits) * targets.per_label),
         "attack_accuracy": fooled[:, targets.others].mean() if targets.probe is not None else None,
         "attack_accuracy_all": fooled.mean() if targets.probe is not None else None,
     }
@@ -114,6 +122,7 @@ class Meter:
         if evaluate:
             ids = (str(federation.clients[k].id) for k in federation.benign)
             row["accuracy_by_client"] = dict(zip(ids, row["accuracy_by_client"], strict=True))
+            row["accuracy_by_label"] = [_or_none(value) for value in row["accuracy_by_label"]]
         if "trust" in row:
             row["trust"] = _brief(row["trust"])
         return {"round": federation.round, **row, "benign_components": self._components}, events
@@ -177,6 +186,11 @@ def fetched(numbers: Numbers) -> Row:
 def _brief(values: list[float]) -> list[float | None]:
     """Six decimals, which keep a row short; None for what is not finite."""
     return [value if math.isfinite(value) else None for value in np.round(values, 6).tolist()]
+
+
+def _or_none(value: float) -> float | None:
+    """None for a label that no input has."""
+    return None if math.isnan(value) else value
 
 
 def _median(values: Tensor) -> Tensor | None:

@@ -6,9 +6,11 @@
     events.jsonl            every cut and re-admission of an edge, with its round
     checkpoint.safetensors  everything the next round depends on, replaced atomically after each round
     result.json             written last: a run that has it is finished
+    lock                    held by the process that runs it, and gone when it is finished
 
 A round's rows are written before its checkpoint, and rows beyond the checkpoint are dropped on resuming,
-so a run killed at any moment loses at most the round in progress.
+so a run killed at any moment loses at most the round in progress. Many short runs may save less often
+(``checkpoint_seconds``), and lose at most what they did since.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -28,6 +31,7 @@ from safetensors.torch import save_file
 
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
+from purifl.locks import PATIENCE, held
 from purifl.metrics import Row
 from purifl.phases import Profile, phase, timed_by
 from purifl.simulation import Simulation
@@ -48,6 +52,7 @@ class Result:
         trust: For every edge of a benign client, the final trust and whether it is cut.
         histograms: Label counts of each client.
         seconds: Time spent, interruptions left out.
+        round_seconds: The median time of a round with its measurements, without storing it.
         folder: Where it is stored, if anywhere.
     """
 
@@ -58,6 +63,7 @@ class Result:
     trust: list[Row] = field(default_factory=list)
     histograms: list[list[int]] = field(default_factory=list)
     seconds: float = 0.0
+    round_seconds: float | None = None
     folder: Path | None = None
 
     @property
@@ -99,6 +105,7 @@ class Result:
             "malicious": self.malicious,
             "rounds": len(self.history),
             "seconds": round(self.seconds, 3),
+            "round_seconds": self.round_seconds,
             "seed": experiment.seed,
             "folder": str(self.folder) if self.folder else None,
         }
@@ -144,7 +151,7 @@ class RunFolder:
         self.check_writable()
         if self.begun and not force:
             raise RunError(f"out: {self.path} already holds {self._state()}")
-        if self.path.exists() and not self.begun and any(e.suffix != ".new" for e in self.path.iterdir()):
+        if self.path.exists() and not self.begun and any(not _left_over(e) for e in self.path.iterdir()):
             raise RunError(f"out: {self.path} is not empty and not a run folder; choose another")
 
     def check_writable(self) -> None:
@@ -173,23 +180,31 @@ class RunFolder:
         except (json.JSONDecodeError, UnicodeDecodeError, ConfigError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
 
+    def check_same(self, experiment: Experiment) -> None:
+        """Refuse to go on with a run of something else."""
+        if self.experiment() != experiment:
+            raise RunError(f"out: {self.path} holds a run of another experiment; choose another folder, or --force")
+
     @phase("store")
-    def store(self, row: Row, events: list[Row], state: State, experiment: Experiment, seconds: float) -> None:
-        """Write a round; where that fails (a full disk, say) the last checkpoint is still there."""
+    def store(
+        self, rows: list[Row], events: list[Row], state: State | None, experiment: Experiment, seconds: float
+    ) -> None:
+        """Write rounds, and the state after them if any; where that fails the last checkpoint is still there."""
         try:
-            self.append(row, events)
-            self.save(state, experiment, seconds)
+            self.append(rows, events)
+            if state is not None:
+                self.save(state, experiment, seconds)
         except (OSError, SafetensorError) as error:
             raise RunError(
-                f"round {row['round']} cannot be written to {self.path}: {error}; once that is mended, "
+                f"round {rows[-1]['round']} cannot be written to {self.path}: {error}; once that is mended, "
                 f"continue with: {self.how_to_resume}"
             ) from error
 
-    def append(self, row: Row, events: list[Row]) -> None:
-        """Write a round's rows."""
-        for name, rows in (("metrics.jsonl", [row]), ("events.jsonl", events)):
+    def append(self, rows: list[Row], events: list[Row]) -> None:
+        """Write the rows of a round or of several."""
+        for name, added in (("metrics.jsonl", rows), ("events.jsonl", events)):
             with self._file(name).open("a") as out:
-                out.writelines(json.dumps(r, allow_nan=False) + "\n" for r in rows)
+                out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in added)
                 out.flush()
                 os.fsync(out.fileno())
 
@@ -242,6 +257,7 @@ class RunFolder:
             "trust": result.trust,
             "histograms": result.histograms,
             "seconds": result.seconds,
+            "round_seconds": result.round_seconds,
         }
         self._replace("result.json", json.dumps(stored, indent=1, allow_nan=False) + "\n")
 
@@ -252,6 +268,7 @@ class RunFolder:
         try:
             stored = json.loads(self._file("result.json").read_text())
             kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
+            kept["round_seconds"] = stored.get("round_seconds")
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._file('result.json')} is damaged: {error}") from error
         experiment, history, events = self.experiment(), self.rows("metrics.jsonl"), self.rows("events.jsonl")
@@ -259,6 +276,10 @@ class RunFolder:
             file = self._file("metrics.jsonl")
             raise RunError(f"{file} is damaged: it has {len(history)} rows of {experiment.rounds}")
         return Result(experiment, history=history, events=events, folder=self.path, **kept)
+
+    def forget(self) -> None:
+        """Drop the state of a finished run."""
+        self._file("checkpoint.safetensors").unlink(missing_ok=True)
 
     def _replace(self, name: str, text: str) -> None:
         new = self._file(name + ".new")
@@ -269,6 +290,11 @@ class RunFolder:
         with new.open("rb") as written:
             os.fsync(written.fileno())
         new.replace(self._file(name))
+
+
+def _left_over(entry: Path) -> bool:
+    """Whether a file is what a run that never began leaves."""
+    return entry.suffix == ".new" or entry.name == "lock"
 
 
 def _same_experiment(stored: dict[str, Any], experiment: Experiment, file: Path) -> None:
@@ -298,12 +324,13 @@ def run(
         on_round: Called after each round with its metrics.
         profile: Told where the time of the rounds goes.
     """
-    if out is not None:
-        RunFolder(Path(out)).check_free(force)
+    if out is None:
+        with timed_by(profile):
+            return _continue(Simulation(experiment), None, 0.0, on_round)
+    RunFolder(Path(out)).check_free(force)
     simulation = Simulation(experiment)
-    folder = RunFolder.create(Path(out), experiment, force) if out is not None else None
-    with timed_by(profile):
-        return _continue(simulation, folder, 0.0, on_round)
+    with held(Path(out)), timed_by(profile):
+        return _continue(simulation, RunFolder.create(Path(out), experiment, force), 0.0, on_round)
 
 
 def resume(out: Path | str, *, on_round: OnRound | None = None) -> Result:
@@ -314,7 +341,46 @@ def resume(out: Path | str, *, on_round: OnRound | None = None) -> Result:
     folder = RunFolder(Path(out))
     if folder.finished:
         return folder.result()
-    experiment = folder.experiment()
+    return run_or_continue(folder.experiment(), folder.path, on_round=on_round)
+
+
+def run_or_continue(
+    experiment: Experiment,
+    out: Path | str,
+    *,
+    force: bool = False,
+    on_round: OnRound | None = None,
+    checkpoint_seconds: float | None = None,
+    wait: float = PATIENCE,
+) -> Result:
+    """Run into ``out``, or take up what the same experiment left there.
+
+    Args:
+        experiment: What to run.
+        out: Folder to keep it in.
+        force: Replace a run that is already there.
+        on_round: Called after each round with its metrics.
+        checkpoint_seconds: Save only when so much time has passed since the last time, and keep no state of a finished
+            run; by default every round is saved, and the last one's state stays.
+        wait: Seconds to wait for another process that is at work there; then a :class:`BusyError`.
+    """
+    folder = RunFolder(Path(out))
+    if force or not folder.begun:
+        folder.check_free(force)
+    with held(folder.path, wait):
+        if folder.begun and not force:
+            folder.check_same(experiment)
+            if folder.finished:
+                return folder.result()
+            simulation, seconds = _restored(folder, experiment)
+        else:
+            simulation, seconds = Simulation(experiment), 0.0
+            RunFolder.create(folder.path, experiment, force)
+        return _continue(simulation, folder, seconds, on_round, checkpoint_seconds)
+
+
+def _restored(folder: RunFolder, experiment: Experiment) -> tuple[Simulation, float]:
+    """The simulation as the checkpoint has it, and the seconds spent so far; later rows are dropped."""
     saved = folder.load(experiment)
     simulation = Simulation(experiment)
     seconds = 0.0
@@ -322,24 +388,58 @@ def resume(out: Path | str, *, on_round: OnRound | None = None) -> Result:
         state, seconds = saved
         simulation.federation.load_state_dict(state)
     folder.rewind(simulation.federation.round)
-    return _continue(simulation, folder, seconds, on_round)
+    return simulation, seconds
 
 
-def _continue(simulation: Simulation, folder: RunFolder | None, seconds: float, on_round: OnRound | None) -> Result:
-    experiment, start = simulation.experiment, time.perf_counter() - seconds
-    result = Result(experiment, simulation.malicious, histograms=simulation.histograms)
+class _Keeper:
+    """Writes the rounds of a run to its folder: each when it is done, or every few seconds those done since."""
+
+    def __init__(self, folder: RunFolder, result: Result, every: float | None, started: float) -> None:
+        self._folder, self._result, self._every, self._started = folder, result, every, started
+        self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
+
+    def keep(self, simulation: Simulation) -> None:
+        """Write what is due after a round; without a state where the run is over and nobody will want it."""
+        if self._every is not None and not simulation.finished and time.perf_counter() - self._saved < self._every:
+            return
+        result, spent = self._result, time.perf_counter() - self._started
+        state = simulation.federation.state_dict() if self._every is None or not simulation.finished else None
+        rows, events = result.history[self._rows :], result.events[self._events :]
+        self._folder.store(rows, events, state, result.experiment, spent)
+        self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
+
+    def finish(self) -> None:
+        """Write the result; then nobody needs the last state, unless every one was wanted."""
+        self._folder.finish(self._result)
+        if self._every is not None:
+            self._folder.forget()
+
+
+def _continue(
+    simulation: Simulation,
+    folder: RunFolder | None,
+    seconds: float,
+    on_round: OnRound | None,
+    checkpoint_seconds: float | None = None,
+) -> Result:
+    start, paces = time.perf_counter() - seconds, []
+    result = Result(simulation.experiment, simulation.malicious, histograms=simulation.histograms)
     if folder is not None:
         result.history, result.events = folder.rows("metrics.jsonl"), folder.rows("events.jsonl")
         result.folder = folder.path
+    keeper = _Keeper(folder, result, checkpoint_seconds, start) if folder is not None else None
     while not simulation.finished:
+        begun = time.perf_counter()
         row, events = simulation.step()
+        paces.append(time.perf_counter() - begun)
         result.history.append(row)
         result.events.extend(events)
-        if folder is not None:
-            folder.store(row, events, simulation.federation.state_dict(), experiment, time.perf_counter() - start)
+        if keeper is not None:
+            keeper.keep(simulation)
         if on_round is not None:
             on_round(row, simulation)
     result.trust, result.seconds = simulation.trust(), time.perf_counter() - start
-    if folder is not None:
-        folder.finish(result)
+    result.round_seconds = median(paces) if paces else None
+    if keeper is not None:
+        keeper.finish()
     return result

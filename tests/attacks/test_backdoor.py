@@ -104,3 +104,22 @@ def test_digits_trigger_lies_in_the_image():
     patch = raw[:, 0, 3:8, 5:8]
     written = PATTERN >= 0
     torch.testing.assert_close(patch[:, written], PATTERN[written].expand(len(raw), 9), rtol=0, atol=1e-6)
+
+
+def test_with_sources_only_samples_of_these_labels_are_poisoned_and_probed():
+    data = images()
+    poison = aim("backdoor-9", data, sources=[0, 3])
+    corrupted, chosen = poison.corrupt(data.train), (data.train.y == 0) | (data.train.y == 3)
+    assert torch.equal(corrupted.x[chosen], stamp(data.train.x, data, NINE)[chosen])
+    assert torch.equal(corrupted.x[~chosen], data.train.x[~chosen])
+    assert (corrupted.y[chosen] == 8).all()
+    assert torch.equal(corrupted.y[~chosen], data.train.y[~chosen])
+    assert torch.equal(poison.probe.x, stamp(data.test.x, data, NINE)[chosen])
+    assert (poison.probe.y == 8).all()
+    assert not poison.genuine.any()
+
+
+@pytest.mark.parametrize("sources", [[10], [-1, 2]])
+def test_sources_must_be_labels_of_the_data(sources):
+    with pytest.raises(ConfigError, match=r"attack\.sources.*labels 0 to 9"):
+        aim("backdoor-9", images(), sources=sources)

@@ -51,24 +51,42 @@ def _rarest(x: Tensor, count: int) -> list[int]:
 
 
 class Backdoor(Attack):
-    """Every training sample of a malicious client carries the trigger and the target label."""
+    """Every training sample of a malicious client carries the trigger and the target label.
+
+    With ``sources``, those of the other labels stay as they are, and attack accuracy is of inputs of these labels.
+    """
 
     reference = "Bagdasaryan, Shmatikov: Blind Backdoors in Deep Learning Models, USENIX Security 2021"
     cells: ClassVar[tuple[tuple[int, int, float], ...]]
 
     target: int = Field(8, ge=0, description="the label that triggered inputs shall get")
+    sources: tuple[int, ...] | None = Field(
+        None, min_length=1, description="only samples of these labels are poisoned; all of them if not given"
+    )
 
     def aim(self, data: DataSet, rng: np.random.Generator) -> Poison:
         """Trigger → target, probed on the whole triggered test split."""
         if self.target >= data.classes:
             raise ConfigError("attack.target", self.target, f"{data.name} has labels 0 to {data.classes - 1}")
+        if self.sources is not None and not all(0 <= label < data.classes for label in self.sources):
+            raise ConfigError("attack.sources", self.sources, f"{data.name} has labels 0 to {data.classes - 1}")
         if len(data.shape) == 3 and min(data.shape[1:]) < 5:
             raise ConfigError("attack", self.name, f"the trigger needs images of 5 × 5, {data.name} has {data.shape}")
 
         def corrupt(samples: Samples) -> Samples:
-            return Samples(stamp(samples.x, data, self.cells), torch.full_like(samples.y, self.target))
+            triggered = Samples(stamp(samples.x, data, self.cells), torch.full_like(samples.y, self.target))
+            if self.sources is None:
+                return triggered
+            chosen = self._aimed_at(samples)
+            x = torch.where(chosen.view(-1, *[1] * (samples.x.ndim - 1)), triggered.x, samples.x)
+            return Samples(x, torch.where(chosen, triggered.y, samples.y))
 
-        return Poison(corrupt, corrupt(data.test), data.test.y == self.target)
+        probed = data.test if self.sources is None else data.test.at(self._aimed_at(data.test))
+        return Poison(corrupt, corrupt(probed), probed.y == self.target)
+
+    def _aimed_at(self, samples: Samples) -> Tensor:
+        """(n,) which samples have one of the labels that are poisoned."""
+        return torch.isin(samples.y, torch.tensor(self.sources, device=samples.y.device))
 
 
 @attacks.register("backdoor-9")
