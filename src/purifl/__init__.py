@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from purifl.federation import Federation
     from purifl.phases import Profile
     from purifl.runs import Result, resume, run
+    from purifl.sweeps import sweep
     from purifl.training import Client, Training
 
 __version__ = "0.1.0"
@@ -23,9 +24,10 @@ _HOMES = {
     "Training": "training",
     "resume": "runs",
     "run": "runs",
+    "sweep": "sweeps",
 }
 
-__all__ = ["Client", "Experiment", "Federation", "Profile", "Result", "Samples", "Training", "resume", "run"]
+__all__ = ["Client", "Experiment", "Federation", "Profile", "Result", "Samples", "Training", "resume", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute

@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
+from purifl.cli_sweeps import LogOption, results_command, sweep_command
 from purifl.errors import ConfigError, PuriflError
 from purifl.glance import entries, names
 
@@ -33,6 +34,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Fetch and check data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.command("sweep")(sweep_command)
+app.command("results")(results_command)
 err = Console(stderr=True)
 out_console = Console()
 
@@ -104,6 +107,7 @@ def run_command(
     force: ForceOption = False,
     json_: JsonOption = False,
     profile: ProfileOption = False,
+    log: LogOption = None,
 ) -> None:
     """Run one experiment. It is kept in a folder, and an interrupted run can be resumed."""
     settings = _settings(ctx.params)
@@ -116,7 +120,10 @@ def run_command(
     folder = out or _new_folder(experiment, experiment.defense.name)
     spent = Profile() if profile else None
     result = _shown(
-        experiment, folder, lambda on_round: run(experiment, folder, force=force, on_round=on_round, profile=spent)
+        experiment,
+        folder,
+        lambda on_round: run(experiment, folder, force=force, on_round=on_round, profile=spent),
+        log=log,
     )
     _finish([result], folder, json_, result.summary() | ({"profile": spent.summary()} if spent else {}))
     if spent and not json_:
@@ -163,6 +170,7 @@ def compare_command(
     out: OutOption = None,
     force: ForceOption = False,
     json_: JsonOption = False,
+    log: LogOption = None,
 ) -> None:
     """Run several defences on one set-up, print the table and write a report.
 
@@ -186,6 +194,7 @@ def compare_command(
                 each, folder / each.defense.name, force=force, on_round=on_round
             ),
             again=f"the same command with --out {shlex.quote(str(folder))}",
+            log=log,
         )
         for each in chosen
     ]
@@ -287,7 +296,7 @@ _OPTIONS = {
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """What a file, the options and ``--set`` say together, the later overriding the earlier."""
-    from purifl.experiment import read_settings, set_path
+    from purifl.experiment import assignment, read_settings, set_path
 
     settings = read_settings(options["file"]) if options["file"] else {}
     for option, path in _OPTIONS.items():
@@ -296,7 +305,7 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     if options["alpha"] is not None:
         _set_alpha(settings, options["alpha"])
     for item in options["set_"] or []:
-        set_path(settings, *_assignment(item))
+        set_path(settings, *assignment(item))
     return settings
 
 
@@ -306,19 +315,6 @@ def _note_idle_options(options: dict[str, Any], experiment: Experiment) -> None:
     if given and experiment.attack.name == "none":
         idle = " and ".join("--" + name.replace("_", "-") for name in given)
         err.print(f"[yellow]note:[/] nobody is malicious without --attack: {idle} does nothing")
-
-
-def _assignment(item: str) -> tuple[str, object]:
-    """The path and the value of ``key.path=value``."""
-    import yaml
-
-    path, equals, text = item.partition("=")
-    if not equals or not all(path.split(".")):
-        raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
-    try:
-        return path, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError("--set", item, "the value cannot be read as YAML") from None
 
 
 def _set_alpha(settings: dict[str, Any], alpha: float) -> None:
@@ -347,15 +343,19 @@ def _new_folder(experiment: Experiment, name: str) -> Path:
     return folder
 
 
-def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = None) -> Result:
-    """Do the work with its progress shown; Ctrl-C says how to go on."""
+def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = None, log: str | None = None) -> Result:
+    """Do the work with its progress shown and logged; Ctrl-C says how to go on."""
+    from purifl.logs import logged
     from purifl.progress import reporting
     from purifl.runs import RunFolder
 
     result: Result
     try:
-        with reporting(experiment.defense.name, experiment.rounds, err) as on_round:
-            result = work(on_round)
+        with (
+            reporting(experiment.defense.name, experiment.rounds, err) as show,
+            logged(log, experiment, folder) as write,
+        ):
+            result = work(lambda row, simulation: (write(row, simulation), show(row, simulation)))
     except KeyboardInterrupt:
         stored = RunFolder(folder)
         if again is None and not stored.begun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -180,6 +181,17 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def assignment(item: str) -> tuple[str, object]:
+    """The path and the value of ``key.path=value``."""
+    path, equals, text = item.partition("=")
+    if not equals or not all(path.split(".")):
+        raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
+    try:
+        return path, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError("--set", item, "the value cannot be read as YAML") from None
+
+
 def set_path(settings: dict[str, Any], path: str, value: object) -> None:
     """Set ``a.b.c`` in nested ``settings``, in place; a component given by name alone becomes a mapping."""
     *parents, last = path.split(".")
@@ -193,3 +205,18 @@ def set_path(settings: dict[str, Any], path: str, value: object) -> None:
         here[part] = dict(inner)
         here = here[part]
     here[last] = value
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as dotted paths; a component's name stands for itself, and lists are written as JSON.
+
+    Example:
+        >>> dict(flat({"attack": {"name": "lie", "z": 1.0}}))
+        {'attack': 'lie', 'attack.z': 1.0}
+    """
+    for key, value in settings.items():
+        path = above + key
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}.")
+        else:
+            yield path.removesuffix(".name"), json.dumps(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run or a sweep on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from purifl.metrics import Row
 from purifl.runs import OnRound
 from purifl.simulation import Simulation
+from purifl.sweeps import Progress as Sweeping
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -46,6 +48,58 @@ def _lines(label: str, rounds: int, console: Console, note: Callable[[Row], str]
         console.print(f"{label}: round {done}/{rounds}, {said}{left:.0f} s left", highlight=False)
 
     return show
+
+
+@contextmanager
+def sweeping(console: Console) -> Iterator[Callable[[Sweeping], None]]:
+    """A callback to hand to :func:`purifl.sweep`; a run that fails is told at once, with its reason."""
+    if console.is_terminal:
+        columns = (BarColumn(), MofNCompleteColumn(), "runs done{task.fields[note]}")
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("", total=None, note="")
+
+            def draw(now: Sweeping) -> None:
+                _tell_failure(now, console)
+                bar.update(task, completed=now.done, total=now.total, note=_standing(now))
+
+            yield draw
+    else:
+        yield _sweep_lines(console)
+
+
+def _sweep_lines(console: Console) -> Callable[[Sweeping], None]:
+    """A line at the start and at the end, and every few seconds between."""
+    shown: float | None = None
+
+    def show(now: Sweeping) -> None:
+        nonlocal shown
+        _tell_failure(now, console)
+        over = now.done + now.failed == now.total and now.latest is not None
+        if shown is None or over or time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+            shown = time.monotonic()
+            console.print(f"{now.done}/{now.total} runs done{_standing(now)}", highlight=False)
+
+    return show
+
+
+def _tell_failure(now: Sweeping, console: Console) -> None:
+    experiment, reason = now.latest or (None, None)
+    if experiment is not None and reason is not None:
+        names = experiment.dataset, experiment.partition, experiment.attack, experiment.defense
+        which = " ".join([*(each.name for each in names), f"seed {experiment.seed}"])
+        console.print(f"[red]failed:[/] {escape(which)}: {escape(reason)}", highlight=False, soft_wrap=True)
+
+
+def _standing(now: Sweeping) -> str:
+    parts = [f"{now.running} running", f"{now.failed} failed"]
+    parts += [f"{now.elsewhere} in another sweep"] if now.elsewhere else []
+    parts += [f"{_duration(now.seconds_left)} left"] if now.seconds_left is not None else []
+    return ", " + ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{hours:.1f} h" if hours >= 2 else f"{minutes:.0f} min" if minutes >= 2 else f"{seconds:.0f} s"
 
 
 def _noting() -> Callable[[Row], str]:

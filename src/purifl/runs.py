@@ -100,6 +100,7 @@ class Result:
             **{name: getattr(experiment, name).name for name in names},
             "mixing": experiment.mixing,
             **{key: self.final[key] for key in keys},
+            "accuracy_by_label": self.final.get("accuracy_by_label"),
             "detected_round": self.detected_round,
             "epsilon": self.epsilon,
             "malicious": self.malicious,

@@ -1,0 +1,155 @@
+"""The command line's part on many runs: sweep, results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from purifl.errors import ConfigError
+
+err = Console(stderr=True)
+out_console = Console()
+
+LogOption = Annotated[
+    Literal["tensorboard", "mlflow"] | None,
+    typer.Option("--log", help="Write the metrics of every round there, too; pip install 'purifl[tensorboard]' …"),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", help="Runs at a time. As many as cores, or two for each GPU, if not given.", min=1),
+]
+SHOWN = 60
+"""Rows that are printed; a file gets all of them."""
+
+
+def sweep_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, as YAML or JSON.")],
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Folder of the runs; sweeps/ and the name of FILE if not given.")
+    ] = None,
+    workers: WorkersOption = None,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option("--engine", help="Processes on this machine, or a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option("--address", help="Of the Ray cluster; one is started here if not given.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="A setting of all runs, over what FILE has as base."),
+    ] = None,
+    log: LogOption = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Run every combination of a grid of settings that the store does not have yet.
+
+    FILE has the settings of all runs (base), the values of those that vary (grid), how many seeds, and what to leave
+    out (exclude). Finished runs are skipped, interrupted ones resumed; sweeps may share a store and run at once. A run
+    that fails is told with its reason and does not stop the rest; the exit code is then 1.
+    """
+    from purifl.experiment import read_settings
+    from purifl.sweeps import Sweep
+
+    settings = read_settings(file)
+    _override(settings, set_ or [])
+    folder = store or Path("sweeps") / file.stem
+    report = swept(Sweep.parse(settings), folder, workers=workers, engine=engine, address=address, log=log)
+    failures = [{"run": experiment.digest(), "reason": reason} for experiment, reason in report.failures]
+    done = len(report.experiments) - len(failures)
+    if json_:
+        counts = {"runs": len(report.experiments), "done": done, "skipped": report.skipped, "failed": failures}
+        sys.stdout.write(json.dumps({"store": str(folder), **counts, "table": str(report.store.table)}) + "\n")
+    else:
+        _say(f"{done} of {len(report.experiments)} runs are done, {report.skipped} of them were before.")
+        if done:
+            _say(f"Table of all runs: {report.store.table}; look at it with: purifl results {folder}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def swept(what: Any, store: Path, **options: Any) -> Any:  # noqa: ANN401 - torch waits until a sweep begins
+    """Carry a sweep out with its progress shown; Ctrl-C says how to go on."""
+    from purifl.progress import sweeping
+    from purifl.sweeps import sweep
+
+    try:
+        with sweeping(err) as on_progress:
+            return sweep(what, store, on_progress=on_progress, **options)
+    except KeyboardInterrupt:
+        said = f"Interrupted. What is done is kept in {store}; the same command goes on."
+        err.print(said, highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
+
+
+def results_command(
+    source: Annotated[Path, typer.Argument(metavar="STORE", help="A store of runs, or a table exported from one.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only such rows; several values separated by commas."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="COLUMNS", help="Mean, 95 % interval and n of the rows that agree in these."),
+    ] = None,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="COLUMNS", help="What to show, separated by commas.")
+    ] = "test_accuracy,attack_accuracy",
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write it to a .csv, .parquet or .tex file.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="A JSON list of rows on standard output.")] = False,
+) -> None:
+    """Show the runs of a store: filter them, group them over seeds, export them.
+
+    Columns are the settings of an experiment (attack, attack.malicious_level, seed, …) and what was measured. Without
+    --by, and to a file, every run is a row; what is printed are the settings that differ.
+    """
+    from purifl.sweeps import table
+
+    found = table.select(table.rows(source), _conditions(where or []))
+    wanted = _names(metrics)
+    shown = table.varying(found) + wanted
+    if by is not None:
+        found = table.group(found, _names(by), wanted)
+        shown = [*_names(by), "n", *wanted]
+    if export is not None:
+        table.export(found, export)
+    if json_:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    printed = Table(*map(escape, shown))
+    for row in found[:SHOWN]:
+        printed.add_row(*(escape(table.cell(row, key)) for key in shown))
+    out_console.print(printed)
+    if len(found) > SHOWN:
+        _say(f"… and {len(found) - SHOWN} more rows; --where and --by make them fewer, --export writes them all.")
+
+
+def _override(settings: dict[str, Any], items: list[str]) -> None:
+    from purifl.experiment import assignment, set_path
+
+    for item in items:
+        path, value = assignment(item)
+        set_path(settings, f"base.{path}", value)
+
+
+def _conditions(items: list[str]) -> dict[str, list[str]]:
+    for item in items:
+        if not item.partition("=")[0] or "=" not in item:
+            raise ConfigError("--where", item, "write it as column=value, such as defense=gpd")
+    return {column: values.split(",") for column, _, values in (item.partition("=") for item in items)}
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _say(text: str) -> None:
+    out_console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,206 @@
+"""One tidy table of runs: a row for each, a column for each setting and each measurement."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from purifl.errors import ConfigError, RunError, unknown_name
+from purifl.experiment import flat
+from purifl.intervals import estimate
+from purifl.sweeps.store import Store, replacing
+
+Row = dict[str, Any]
+
+METRICS = (
+    "test_accuracy", "test_accuracy_min", "test_accuracy_std", "attack_accuracy", "attack_accuracy_all",
+    "missed_edges", "false_alarm_edges", "benign_components", "detected_round", "tracking_error", "gamma_norm",
+    "epsilon", "seconds", "round_seconds",
+)  # fmt: skip
+"""The columns that are measured, the accuracies of single labels (accuracy_label_0, ...) apart."""
+
+FORMATS = (".csv", ".parquet", ".tex")
+
+
+def rows(source: Path) -> list[Row]:
+    """The finished runs of a store, or of a table that was exported as Parquet or CSV."""
+    if source.is_file():
+        return _read(source)
+    store = Store.existing(source)
+    return [_row(folder.path) for folder in store.folders() if folder.finished]
+
+
+def _row(folder: Path) -> Row:
+    try:
+        settings = json.loads((folder / "experiment.json").read_text())
+        summary = json.loads((folder / "result.json").read_text())["summary"]
+        labels = summary.get("accuracy_by_label") or []
+    except (ValueError, KeyError, OSError) as error:
+        raise RunError(f"{folder} is damaged: {error}") from error
+    return {
+        "run": folder.name,
+        **dict(flat(settings)),
+        **{key: summary.get(key) for key in METRICS},
+        **{f"accuracy_label_{label}": value for label, value in enumerate(labels)},
+    }
+
+
+def write_table(store: Store) -> None:
+    """Bring the store's table up to date."""
+    found = rows(store.path)
+    if found:
+        with replacing(store.table) as new:
+            _write_parquet(found, new)
+
+
+def select(found: Iterable[Row], where: Mapping[str, Sequence[str]]) -> list[Row]:
+    """The rows in which every column of ``where`` has one of the values, as written; by their settings."""
+    found = list(found)
+    for column in where:
+        _known(found, column)
+    chosen = [row for row in found if all(_text(row.get(key)) in values for key, values in where.items())]
+    keys = varying(chosen)
+    return sorted(chosen, key=lambda row: [_rank(row.get(key)) for key in keys])
+
+
+def group(found: Sequence[Row], by: Sequence[str], metrics: Sequence[str]) -> list[Row]:
+    """Of each group of rows that agree in ``by``: the mean of each metric, its 95 % half-width, and n.
+
+    Values that were not measured are left out; n counts runs.
+    """
+    for column in (*by, *metrics):
+        _known(found, column)
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        groups.setdefault(tuple(_text(row.get(key)) for key in by), []).append(row)
+    out = []
+    for members in groups.values():
+        line: Row = {key: members[0].get(key) for key in by} | {"n": len(members)}
+        for metric in metrics:
+            measured = [float(row[metric]) for row in members if row.get(metric) is not None]
+            known = estimate(measured) if measured else None
+            line |= {metric: known and known.mean, f"{metric}_95": known and known.half}
+        out.append(line)
+    return out
+
+
+def varying(found: Sequence[Row]) -> list[str]:
+    """The settings in which the rows differ, the hash left out."""
+    settings = [key for key in columns(found) if key not in METRICS and not key.startswith("accuracy_label_")]
+    return [key for key in settings if key != "run" and len({_text(row.get(key)) for row in found}) > 1]
+
+
+def columns(found: Iterable[Row]) -> list[str]:
+    """All columns, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in found for key in row))
+
+
+def _known(found: Sequence[Row], column: str) -> None:
+    names = columns(found)
+    if found and column not in names:
+        raise unknown_name("column", column, names)
+
+
+def export(found: Sequence[Row], file: Path) -> None:
+    """Write the rows as CSV, Parquet or LaTeX, by the name of the file."""
+    writers = dict(zip(FORMATS, (_write_csv, _write_parquet, _write_latex), strict=True))
+    if file.suffix not in writers:
+        raise ConfigError("export", str(file), f"its name should end in {', '.join(FORMATS)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        writers[file.suffix](found, file)
+    except OSError as error:
+        raise RunError(f"export: {file} cannot be written: {error.strerror or error}") from error
+
+
+def _write_csv(found: Sequence[Row], file: Path) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, columns(found), restval="")
+        writer.writeheader()
+        writer.writerows(found)
+
+
+def _write_parquet(found: Sequence[Row], file: Path) -> None:
+    import pyarrow  # noqa: PLC0415 - slow to import
+    import pyarrow.parquet  # noqa: PLC0415
+
+    table = {name: pyarrow.array(_uniform([row.get(name) for row in found])) for name in columns(found)}
+    pyarrow.parquet.write_table(pyarrow.table(table), file)
+
+
+def _uniform(values: list[Any]) -> list[Any]:
+    """The values in one type, as a column of a file must have: numbers if they all are, else text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2:
+        return values
+    kind = float if kinds == {int, float} else _text
+    return [None if value is None else kind(value) for value in values]
+
+
+def _write_latex(found: Sequence[Row], file: Path) -> None:
+    """A tabular in the style of booktabs; a mean and its half-width share a cell."""
+    shown = [key for key in columns(found) if not (key.endswith("_95") and key.removesuffix("_95") in found[0])]
+    lines = [" & ".join(_latex(key) for key in shown)]
+    lines += [" & ".join(_latex(cell(row, key)) for key in shown) for row in found]
+    body = " \\\\\n".join([lines[0], "\\midrule\n" + lines[1] if lines[1:] else "\\midrule", *lines[2:]])
+    align = "".join("r" if isinstance(found[0].get(key), int | float) else "l" for key in shown)
+    file.write_text(f"\\begin{{tabular}}{{{align}}}\n\\toprule\n{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n")
+
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"[\\~^±–&%$#_{}]", lambda found: _SPECIAL.get(found[0], "\\" + found[0]), text)
+
+
+def cell(row: Row, key: str) -> str:
+    """A value for people: accuracies in percent, a mean with its half-width."""
+    value, half = row.get(key), row.get(f"{key}_95")
+    if value is None:
+        return "–"
+    if not isinstance(value, float):
+        return str(value)
+    scale, form = (100, ".1f") if "accuracy" in key else (1, ".4g")
+    spread = f" ± {format(scale * half, form)}" if half is not None else ""
+    return format(scale * value, form) + spread
+
+
+def _read(file: Path) -> list[Row]:
+    if file.suffix == ".csv":
+        with file.open(newline="", encoding="utf-8") as opened:
+            return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(opened)]
+    import pyarrow.parquet  # noqa: PLC0415 - slow to import
+
+    try:
+        found: list[Row] = pyarrow.parquet.read_table(file).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise RunError(f"{file} cannot be read as Parquet: {error}") from error
+    return found
+
+
+def _number(text: str) -> float | int | str | None:
+    """What a cell of a CSV file says."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
+
+
+def _rank(value: object) -> tuple[bool, float, str]:
+    """Numbers by size, then text."""
+    number = isinstance(value, int | float)
+    return not number, float(value) if isinstance(value, int | float) else 0.0, _text(value)
+
+
+def _text(value: object) -> str:
+    """A value as one would write it: 1 for 1.0, empty where there is none."""
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)

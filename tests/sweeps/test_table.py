@@ -1,0 +1,122 @@
+"""The table of runs: filtered, grouped, exported; its numbers are those of the runs."""
+
+import csv
+import json
+from statistics import fmean, stdev
+
+import pyarrow.parquet
+import pytest
+from scipy.stats import t
+
+from purifl import Experiment
+from purifl.errors import ConfigError, RunError
+from purifl.intervals import estimate
+from purifl.runs import run_or_continue
+from purifl.sweeps import Store, table
+from purifl.sweeps.table import write_table
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    from conftest import TINY
+
+    store = Store.at(tmp_path_factory.mktemp("store"))
+    for defense in ("lower", "gpd"):
+        for seed in range(3):
+            experiment = Experiment.parse(TINY | {"defense": defense, "seed": seed, "rounds": 2})
+            run_or_continue(experiment, store.folder(experiment).path)
+    write_table(store)
+    return store
+
+
+def test_a_row_for_each_run_with_its_settings_and_measurements(store):
+    rows = {row["run"]: row for row in table.rows(store.path)}
+    assert len(rows) == 6
+    for result in store.results():
+        row, summary = rows[result.experiment.digest()], result.summary()
+        assert {key: row[key] for key in table.METRICS} == {key: summary[key] for key in table.METRICS}
+        assert row["accuracy_label_3"] == result.final["accuracy_by_label"][3]
+        assert (row["attack"], row["attack.malicious_clients"], row["model.hidden"]) == ("backdoor-9", "[1]", 4)
+        assert (row["defense"], row["seed"]) == (result.experiment.defense.name, result.experiment.seed)
+
+
+def test_the_stored_table_is_the_same(store):
+    stored = pyarrow.parquet.read_table(store.table).to_pylist()
+    assert [{k: v for k, v in row.items() if v is not None} for row in stored] == [
+        {k: v for k, v in row.items() if v is not None} for row in table.rows(store.path)
+    ]
+    assert table.rows(store.table) == stored
+
+
+def test_selecting_and_grouping(store):
+    rows = table.select(table.rows(store.path), {"defense": ["gpd"], "seed": ["0", "2"]})
+    assert [(row["defense"], row["seed"]) for row in rows] == [("gpd", 0), ("gpd", 2)]
+    groups = table.group(table.rows(store.path), ["defense"], ["test_accuracy", "epsilon"])
+    by_name = {group["defense"]: group for group in groups}
+    values = [r.final["test_accuracy"] for r in store.results() if r.experiment.defense.name == "gpd"]
+    assert by_name["gpd"]["n"] == 3
+    assert by_name["gpd"]["test_accuracy"] == pytest.approx(fmean(values))
+    assert by_name["gpd"]["test_accuracy_95"] == pytest.approx(t.ppf(0.975, 2) * stdev(values) / 3**0.5)
+    assert by_name["gpd"]["epsilon"] is None
+    assert table.varying(table.select(table.rows(store.path), {"defense": ["gpd"]})) == ["seed"]
+    for wrong in (lambda: table.select(rows, {"defence": ["gpd"]}), lambda: table.group(rows, ["atack"], [])):
+        with pytest.raises(ConfigError, match="did you mean"):
+            wrong()
+
+
+def test_an_interval_covers_the_truth_as_often_as_it_says():
+    import numpy as np
+
+    draws = np.random.default_rng(1).normal(7, 2, size=(4000, 3))
+    covered = fmean(found.low <= 7 <= found.high for found in map(estimate, draws.tolist()))
+    assert covered == pytest.approx(0.95, abs=0.012)
+    alone = estimate([4.0])
+    assert (alone.mean, alone.half, alone.n, alone.low, alone.high) == (4.0, None, 1, 4.0, 4.0)
+
+
+def test_exports_say_the_same(store, tmp_path):
+    groups = table.group(table.rows(store.path), ["defense"], ["test_accuracy"])
+    for name in ("t.csv", "t.parquet", "t.tex"):
+        table.export(groups, tmp_path / "new" / name)
+    with (tmp_path / "new" / "t.csv").open() as file:
+        assert [float(row["test_accuracy"]) for row in csv.DictReader(file)] == [g["test_accuracy"] for g in groups]
+    assert pyarrow.parquet.read_table(tmp_path / "new" / "t.parquet").to_pylist() == groups
+    assert table.rows(tmp_path / "new" / "t.csv") == groups
+    latex = (tmp_path / "new" / "t.tex").read_text().splitlines()
+    assert latex[0] == r"\begin{tabular}{lrr}"
+    assert r"defense & n & test\_accuracy \\" in latex
+    mean, half = 100 * groups[0]["test_accuracy"], 100 * groups[0]["test_accuracy_95"]
+    assert rf"{groups[0]['defense']} & 3 & {mean:.1f} $\pm$ {half:.1f} \\" in latex
+    with pytest.raises(ConfigError, match=r"\.csv, \.parquet, \.tex"):
+        table.export(groups, tmp_path / "t.xlsx")
+
+
+def test_columns_of_mixed_types_can_be_stored(tmp_path):
+    mixed = [{"a": 1, "b": "auto"}, {"a": 0.5, "b": 3}, {"a": None, "c": True}]
+    table.export(mixed, tmp_path / "t.parquet")
+    stored = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    assert [row["a"] for row in stored] == [1.0, 0.5, None]
+    assert [row["b"] for row in stored] == ["auto", "3", None]
+    assert [row["c"] for row in stored] == [None, None, True]
+
+
+def test_latex_is_escaped(tmp_path):
+    table.export([{"a_b": "50 % & {more} \\ ~^#$"}], tmp_path / "t.tex")
+    text = (tmp_path / "t.tex").read_text()
+    assert r"50 \% \& \{more\} \textbackslash{} \textasciitilde{}\textasciicircum{}\#\$" in text
+    assert r"a\_b \\" in text
+
+
+def test_what_is_damaged_or_no_store_is_said(store, tmp_path):
+    with pytest.raises(RunError, match="not a store"):
+        table.rows(tmp_path)
+    (tmp_path / "t.parquet").write_text("no")
+    with pytest.raises(RunError, match="Parquet"):
+        table.rows(tmp_path / "t.parquet")
+    broken = Store.at(tmp_path / "broken")
+    folder = broken.path / "runs" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "experiment.json").write_text("{}")
+    (folder / "result.json").write_text(json.dumps({"nothing": 1}))
+    with pytest.raises(RunError, match="abc is damaged"):
+        table.rows(broken.path)
