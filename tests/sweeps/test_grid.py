@@ -67,7 +67,7 @@ def test_a_combination_that_cannot_be_can_be_excluded():
         ({"grid": {"seed": [1, 2]}}, "grid.seed.*'seeds'"),
         ({"base": {"seed": 4}}, "base.seed.*'seeds'"),
         ({"seeds": 0}, "seeds.*at least 1"),
-        ({"girds": {}}, "girds.*did you mean 'grid'"),
+        ({"grids": {}}, "grids.*did you mean 'grid'"),
     ],
 )
 def test_what_is_wrong_is_said(changes, said):

@@ -18,6 +18,7 @@ class Cluster:
     """Several jobs at a time, wherever the cluster has room; those of a lost machine are done elsewhere."""
 
     def __init__(self, workers: int | None, devices: set[str], address: str | None) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody unless one says so
         try:
             import ray  # noqa: PLC0415 - an extra
         except ImportError:
