@@ -64,7 +64,8 @@ def assert_same_run(one, other):
     results = [json.loads((folder / "result.json").read_text()) for folder in (one, other)]
     for result in results:
         del result["seconds"], result["round_seconds"]
-        del result["summary"]["seconds"], result["summary"]["round_seconds"], result["summary"]["folder"]
+        for key in ("seconds", "round_seconds", "client_seconds", "folder"):
+            del result["summary"][key]
     assert results[0] == results[1]
 
 

@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
-from purifl.cli_sweeps import LogOption, results_command, sweep_command
+from purifl.cli_sweeps import LogOption, reproduce_command, results_command, sweep_command
 from purifl.errors import ConfigError, PuriflError
 from purifl.glance import entries, names
 
@@ -36,6 +36,7 @@ data_app = typer.Typer(help="Fetch and check data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.command("sweep")(sweep_command)
 app.command("results")(results_command)
+app.command("reproduce")(reproduce_command)
 err = Console(stderr=True)
 out_console = Console()
 

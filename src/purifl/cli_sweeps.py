@@ -1,4 +1,4 @@
-"""The command line's part on many runs: sweep, results."""
+"""The command line's part on many runs: sweep, results, reproduce."""
 
 from __future__ import annotations
 
@@ -153,3 +153,60 @@ def _names(text: str) -> list[str]:
 
 def _say(text: str) -> None:
     out_console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def reproduce_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="table-2, figure-7, …, or all; none lists them.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Seeds; 3, or 1 with --quick, if not given.", min=1)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A reduced version on digits, in minutes.")] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write; reproduction, or reproduction-quick, if not given.")
+    ] = None,
+    workers: WorkersOption = None,
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Do the runs that are missing, or make it of those there are.")
+    ] = True,
+) -> None:
+    """Make the paper's tables and figures anew, beside its printed numbers, with a verdict on what it claims of them.
+
+    The verdict is given for the paper's rule to the letter (gpd-paper) and for gpd. Interrupted, the same command goes
+    on; runs that several figures share are done once. Without a NAME it lists what there is and how far it is.
+    """
+    from purifl.paper import item as paper
+    from purifl.paper.reproduce import FULL_SEEDS, QUICK_SEEDS, Plan, reproduce
+    from purifl.progress import sweeping
+
+    folder = out or Path("reproduction-quick" if quick else "reproduction")
+    plan = Plan(folder, seeds or (QUICK_SEEDS if quick else FULL_SEEDS), quick, device)
+    wanted = paper.chosen(names or [])
+    if not wanted:
+        _list_items(plan, paper.items())
+        return
+    try:
+        with sweeping(err) as on_progress:
+            reproduce(wanted, plan, run=run, workers=workers, on_progress=on_progress, on_made=_say_verdict)
+    except KeyboardInterrupt:
+        said = f"Interrupted. What is done is kept in {folder}; the same command goes on."
+        err.print(said, highlight=False, soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
+    _say(f"Written to {folder}; all verdicts: {folder / 'README.md'}")
+
+
+def _say_verdict(item: Any, made: dict[str, Any]) -> None:  # noqa: ANN401 - torch waits until a command needs it
+    verdicts = ", ".join(f"{subject} {found['verdict']}" for subject, found in made["judged"].items())
+    missing = f" ({made['done']} of {made['runs']} runs)" if made["done"] < made["runs"] else ""
+    _say(f"{item.name}: {verdicts}{missing}")
+
+
+def _list_items(plan: Any, items: dict[str, Any]) -> None:  # noqa: ANN401
+    printed = Table("name", "what it shows", "runs done", "gpd-paper", "gpd")
+    for name, item in items.items():
+        state = plan.state(item)
+        verdicts = [state["made"]["judged"][each]["verdict"] if state["made"] else "–" for each in ("gpd-paper", "gpd")]
+        printed.add_row(name, escape(item.title), f"{state['done']} of {state['runs']}", *verdicts)
+    out_console.print(printed)

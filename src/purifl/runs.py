@@ -82,6 +82,12 @@ class Result:
         return next((row["round"] for row in self.history if row["missed_edges"] == 0), None)
 
     @property
+    def client_seconds(self) -> float | None:
+        """The median time of a round for each client that trained."""
+        excluded = len(self.malicious) if self.experiment.defense.knows_malicious else 0
+        return None if self.round_seconds is None else self.round_seconds / (self.experiment.clients - excluded)
+
+    @property
     def epsilon(self) -> float | None:
         """ε of the differential privacy that the defence gave benign clients' data; None where it gave none."""
         sizes = [sum(counts) for k, counts in enumerate(self.histograms) if k not in self.malicious]
@@ -107,6 +113,7 @@ class Result:
             "rounds": len(self.history),
             "seconds": round(self.seconds, 3),
             "round_seconds": self.round_seconds,
+            "client_seconds": self.client_seconds,
             "seed": experiment.seed,
             "folder": str(self.folder) if self.folder else None,
         }

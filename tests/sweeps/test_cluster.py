@@ -45,7 +45,7 @@ def test_a_cluster_gives_the_same_results_and_outlives_a_lost_node(cluster, tiny
 
 
 def test_what_a_cluster_cannot_do_is_said(cluster, tiny, tmp_path):
-    with pytest.raises(ConfigError, match="device.*no GPUs"):
+    with pytest.raises(ConfigError, match=r"device.*no GPUs"):
         sweep({"base": tiny(device="cuda")}, tmp_path / "store", engine="ray", address=cluster.address)
     ((_, reason),) = sweep(
         {"base": tiny(defense="bulyan")}, tmp_path / "store", engine="ray", address=cluster.address

@@ -150,7 +150,8 @@ class _Schedule:
         todo = [experiment for experiment in experiments if not store.folder(experiment).finished]
         skipped = len(experiments) - len(todo)
         self.report = Report(store, experiments, skipped)
-        self.queue = deque(sorted(todo, key=lambda each: each.dataset.name))  # a worker keeps the data it has read
+        datasets = list(dict.fromkeys(each.dataset.name for each in todo))  # a worker keeps the one it has read last
+        self.queue = deque(sorted(todo, key=lambda each: datasets.index(each.dataset.name)))
         self._elsewhere: list[tuple[float, Experiment]] = []
         self._progress = Progress(len(experiments), done=skipped, skipped=skipped)
         self._running: dict[Hashable, Experiment] = {}

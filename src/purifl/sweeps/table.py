@@ -19,7 +19,7 @@ Row = dict[str, Any]
 METRICS = (
     "test_accuracy", "test_accuracy_min", "test_accuracy_std", "attack_accuracy", "attack_accuracy_all",
     "missed_edges", "false_alarm_edges", "benign_components", "detected_round", "tracking_error", "gamma_norm",
-    "epsilon", "seconds", "round_seconds",
+    "epsilon", "seconds", "round_seconds", "client_seconds",
 )  # fmt: skip
 """The columns that are measured, the accuracies of single labels (accuracy_label_0, ...) apart."""
 
@@ -31,10 +31,11 @@ def rows(source: Path) -> list[Row]:
     if source.is_file():
         return _read(source)
     store = Store.existing(source)
-    return [_row(folder.path) for folder in store.folders() if folder.finished]
+    return [row_of(folder.path) for folder in store.folders() if folder.finished]
 
 
-def _row(folder: Path) -> Row:
+def row_of(folder: Path) -> Row:
+    """The row of a finished run."""
     try:
         settings = json.loads((folder / "experiment.json").read_text())
         summary = json.loads((folder / "result.json").read_text())["summary"]

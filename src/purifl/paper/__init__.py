@@ -1,0 +1,1 @@
+"""The paper's tables and figures, each as data (``data/*.yaml``), and what makes them anew."""

@@ -1,0 +1,154 @@
+"""The pictures: curves over the rounds, lines over a setting, bars, and contours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from purifl.intervals import Estimate
+from purifl.paper.cells import Cells
+from purifl.paper.contours import Problem, Track
+from purifl.paper.item import Item
+
+LOOKS: dict[str, tuple[str, str, str]] = {
+    "gpd": ("#0072B2", "o", "-"),
+    "gpd-paper": ("#D55E00", "s", "-"),
+    "upper": ("#000000", "^", "--"),
+    "lead": ("#009E73", "v", "-."),
+    "wbc": ("#E69F00", "D", ":"),
+    "ldp": ("#56B4E9", "P", "-."),
+    "byz": ("#CC79A7", "X", "--"),
+    "lower": ("#777777", "*", ":"),
+}
+"""Colour, marker and line of each defence; the colours are those of Okabe and Ito, told apart without colour vision."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a curve."""
+
+    panel: str
+    defense: str
+    round: int
+    value: Estimate
+
+
+def write(figure: Figure, out: Path, name: str) -> None:
+    """As PNG and SVG."""
+    for suffix in ("png", "svg"):
+        figure.savefig(out / f"{name}.{suffix}", dpi=150, metadata={"Date": None} if suffix == "svg" else None)
+
+
+def curves(item: Item, points: Sequence[Point]) -> Figure:
+    """A panel for each value of the first axis: means over the rounds, shaded by their intervals."""
+    panels = list(dict.fromkeys(point.panel for point in points))
+    figure, axes = _panels(panels)
+    for panel, place in zip(panels, axes, strict=True):
+        for defense in dict.fromkeys(point.defense for point in points):
+            line = [point for point in points if (point.panel, point.defense) == (panel, defense)]
+            if line:
+                _line(place, defense, [point.round for point in line], [point.value for point in line])
+        place.set(title=panel, xlabel="iteration", ylabel=item.measures[0].name)
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _finish(figure, axes, item)
+
+
+def lines(item: Item, cells: Cells) -> Figure:
+    """A panel for each value of the first axis; the second one across."""
+    panels, across = cells.along(item.axes[0]), cells.along(item.axes[1])
+    figure, axes = _panels(panels)
+    positions = across if all(isinstance(value, int | float) for value in across) else list(range(len(across)))
+    for panel, place in zip(panels, axes, strict=True):
+        for defense in cells.defenses:
+            known = [
+                (x, found)
+                for x, value in zip(positions, across, strict=True)
+                if (found := cells.estimate(item.measures[0].column, (panel, value), defense)) is not None
+            ]
+            if known:
+                _line(place, defense, [x for x, _ in known], [found for _, found in known])
+        place.set(title=str(panel), xlabel=item.axes[1], ylabel=item.measures[0].name)
+        place.set_xticks(positions, [str(value) for value in across])
+    return _finish(figure, axes, item)
+
+
+def bars(item: Item, cells: Cells) -> Figure:
+    """A panel for each value of the first axis, a group for each of the second, a bar for each defence."""
+    panels, groups = cells.along(item.axes[0]), cells.along(item.axes[1])
+    figure, axes = _panels(panels, wide=True)
+    width = 0.8 / len(cells.defenses)
+    for panel, place in zip(panels, axes, strict=True):
+        for k, defense in enumerate(cells.defenses):
+            found = [cells.estimate(item.measures[0].column, (panel, group), defense) for group in groups]
+            at = [j + (k - (len(cells.defenses) - 1) / 2) * width for j in range(len(groups))]
+            heights = [each.mean if each else 0.0 for each in found]
+            errors = [(each.half or 0.0) if each else 0.0 for each in found]
+            place.bar(at, heights, width, yerr=errors, label=defense, color=LOOKS[defense][0],
+                      edgecolor="white", linewidth=0.5, error_kw={"linewidth": 0.8})  # fmt: skip
+        place.set(title=str(panel), ylabel=item.measures[0].name)
+        place.set_xticks(range(len(groups)), [str(group) for group in groups])
+    return _finish(figure, axes, item)
+
+
+def contours(item: Item, tracks: dict[str, Track]) -> Figure:
+    """A panel for each way to run the problem: the benign loss, and where each benign client went."""
+    assert item.problem is not None
+    problem = Problem(item.problem)
+    figure, axes = _panels(list(tracks))
+    steps = np.concatenate([track.paths.reshape(-1, 2) for track in tracks.values()])
+    low, high = steps.min(0) - 1.5, steps.max(0) + 1.5
+    x, y = np.meshgrid(np.linspace(low[0], high[0], 70), np.linspace(low[1], high[1], 70))
+    for (panel, track), place in zip(tracks.items(), axes, strict=True):
+        honest = panel == "honest"
+        height = problem.loss(np.stack([x, y], -1), honest)
+        levels = height.min() + (height.max() - height.min()) * np.linspace(0, 1, 18) ** 2
+        place.contour(x, y, height, levels=levels, cmap="Greys", linewidths=0.7)
+        best = problem.optimum(honest)
+        place.plot(*best, marker="*", markersize=15, color="#F0E442", markeredgecolor="black", linestyle="none")
+        for k, style in zip(range(track.paths.shape[1]), ("-", "--", ":"), strict=False):
+            place.plot(*track.paths[:, k].T, style, color="#0072B2", marker=".", markersize=4, linewidth=1.2)
+        place.plot(*track.paths[0, 0], marker="o", color="black", linestyle="none")
+        place.plot(*track.paths[-1].mean(0), marker="X", markersize=10, color="#D55E00", linestyle="none")
+        if track.cut is not None:
+            where = track.paths[track.cut].mean(0)
+            place.annotate(f"cut in round {track.cut}", where, (8, 8), textcoords="offset points", fontsize=8)
+            place.plot(*where, marker="o", markersize=11, markerfacecolor="none", markeredgecolor="#D55E00")
+        place.set(title=f"{panel}: loss {track.loss:.2f}", xlabel="parameter 1", ylabel="parameter 2")
+    figure.suptitle("● start   ★ benign optimum   ✖ end   ○ attacker cut", fontsize=9)
+    return figure
+
+
+def _panels(names: Sequence[Any], wide: bool = False) -> tuple[Figure, list[Axes]]:
+    across = 1 if wide else min(2, len(names))
+    down = -(-len(names) // across)
+    figure = Figure(figsize=((9 if wide else 4.6) * across, 3.4 * down + 0.7), layout="constrained")
+    return figure, [figure.add_subplot(down, across, k + 1) for k in range(len(names))]
+
+
+def _line(axes: Axes, defense: str, x: Sequence[float], values: Sequence[Estimate]) -> None:
+    color, marker, style = LOOKS[defense]
+    axes.plot(
+        x, [v.mean for v in values], style, color=color, marker=marker, markersize=4, label=defense, linewidth=1.5
+    )
+    axes.fill_between(x, [v.low for v in values], [v.high for v in values], color=color, alpha=0.12, linewidth=0)
+
+
+def _finish(figure: Figure, axes: Sequence[Axes], item: Item) -> Figure:
+    for place in axes:
+        place.grid(color="#DDDDDD", linewidth=0.6)
+        place.set_axisbelow(True)
+        place.spines[["top", "right"]].set_visible(False)
+        if "%" in item.measures[0].name:
+            place.set_ylim(-2, 102)
+    handles = {
+        label: handle for place in axes for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
+    return figure

@@ -1,0 +1,237 @@
+"""Making tables and figures anew: run what is missing, compare with what is printed, judge the claims, draw.
+
+In the folder given there are then ``store/`` with all runs, and for each item NAME.md, NAME.csv, NAME.json, for figures
+also NAME.png, NAME.svg and, where they are curves, NAME-curves.csv; and README.md with all verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from purifl.experiment import Experiment, flat
+from purifl.intervals import estimate
+from purifl.paper import claims, figures
+from purifl.paper.cells import Cells, scale
+from purifl.paper.contours import Problem
+from purifl.paper.figures import Point
+from purifl.paper.item import SUBJECTS, Item, items
+from purifl.paper.tables import cells_csv, csv_text, page, summary
+from purifl.sweeps import Progress, Store, sweep
+from purifl.sweeps.store import replacing
+from purifl.sweeps.table import row_of
+
+FULL_SEEDS, QUICK_SEEDS = 3, 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to make and how.
+
+    Attributes:
+        out: Where.
+        seeds: How many.
+        quick: Whether in the reduced version.
+        device: Where to compute.
+    """
+
+    out: Path
+    seeds: int
+    quick: bool = False
+    device: str = "cpu"
+    _runs: dict[str, list[Experiment]] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Path:
+        """Where the runs are."""
+        return self.out / "store"
+
+    def experiments(self, item: Item) -> list[Experiment]:
+        """The runs that an item takes."""
+        if item.name not in self._runs:
+            self._runs[item.name] = item.experiments(self.seeds, self.quick, self.device)
+        return self._runs[item.name]
+
+    def state(self, item: Item) -> dict[str, Any]:
+        """How many runs it takes, how many are done, and what was made of it before, if anything."""
+        store, planned = Store(self.store), self.experiments(item)
+        made = self.out / f"{item.name}.json"
+        done = sum(store.folder(experiment).finished for experiment in planned)
+        return {"runs": len(planned), "done": done, "made": json.loads(made.read_text()) if made.exists() else None}
+
+
+def reproduce(
+    wanted: Sequence[Item],
+    plan: Plan,
+    *,
+    run: bool = True,
+    workers: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_made: Callable[[Item, dict[str, Any]], None] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Make items, each as soon as its last run is over, and say what was found of each.
+
+    Args:
+        wanted: The items.
+        plan: How.
+        run: Whether runs that are missing are done first.
+        workers: Runs at a time.
+        on_progress: Told how far the runs are.
+        on_made: Told what was found of an item.
+    """
+    store, found = Store.at(plan.store), {}
+
+    def make(item: Item) -> None:
+        found[item.name] = made = _make(item, plan, store)
+        if on_made is not None:
+            on_made(item, made)
+
+    together = [item for item in wanted if not (run and item.alone)]
+    waiting = {item.name: {experiment.digest() for experiment in plan.experiments(item)} for item in together}
+
+    def over(digests: Iterable[str]) -> None:
+        """Make the items that wait for nothing any more."""
+        gone = set(digests)
+        for item in together:
+            if item.name in waiting:
+                waiting[item.name] -= gone
+                if not waiting[item.name]:
+                    del waiting[item.name]
+                    make(item)
+
+    def progressed(now: Progress) -> None:
+        if on_progress is not None:
+            on_progress(now)
+        if now.latest is not None:
+            over([now.latest[0].digest()])
+
+    planned = [experiment for item in together for experiment in plan.experiments(item)]
+    over(e.digest() for e in planned if not run or store.folder(e).finished)
+    if waiting:
+        sweep(planned, plan.store, workers=workers, on_progress=progressed)
+    for item in (item for item in wanted if run and item.alone):
+        sweep(plan.experiments(item), plan.store, workers=1, on_progress=on_progress)
+        make(item)
+    _write_summary(plan)
+    return {item.name: found[item.name] for item in wanted}
+
+
+def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
+    """Write an item's files."""
+    plan.out.mkdir(parents=True, exist_ok=True)
+    planned = plan.experiments(item)
+    done = [experiment for experiment in planned if store.folder(experiment).finished]
+    if item.kind == "contour":
+        cells, seconds = _contour(item, plan.out), 0.0
+    else:
+        rows = [row_of(store.folder(experiment).path) for experiment in done]
+        seconds = sum(row["seconds"] for row in rows)
+        cells = Cells.of(item, [dict(flat(experiment.to_dict())) for experiment in planned], rows)
+        _draw(item, cells, done, store, plan.out)
+    verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
+    facts = {
+        "title": item.title, "quick": plan.quick, "seeds": plan.seeds if planned else 1, "runs": len(planned),
+        "done": len(done), "seconds": round(seconds, 1), "device": _device(plan.device), "judged": verdicts,
+    }  # fmt: skip
+    _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))
+    gaps = _gaps(planned, done, store)
+    text = page(
+        item, cells, verdicts, _setting(facts), gaps, picture=item.kind != "table" and bool(done or not planned)
+    )
+    _write(plan.out / f"{item.name}.md", text)
+    _write(plan.out / f"{item.name}.json", json.dumps(facts, indent=1) + "\n")
+    return facts
+
+
+def _setting(facts: dict[str, Any]) -> str:
+    if not facts["runs"]:
+        return "Deterministic; one run of each."
+    version = "The reduced version, on digits: " if facts["quick"] else ""
+    runs = f"{facts['done']} runs of {facts['runs']}" if facts["done"] < facts["runs"] else f"{facts['runs']} runs"
+    seeds = f"{facts['seeds']} seed{'s' if facts['seeds'] > 1 else ''}"
+    return f"{version}{runs}, {seeds}, {facts['seconds']:.0f} s of computing on {facts['device']}."
+
+
+def _device(name: str) -> str:
+    """The hardware in words."""
+    if name.startswith("cuda"):
+        return str(torch.cuda.get_device_name(name)) if torch.cuda.is_available() else "a GPU"
+    return f"CPU ({platform.machine()})"
+
+
+def _gaps(planned: Sequence[Experiment], done: Sequence[Experiment], store: Store) -> list[str]:
+    """What was not run, and why, where it is known."""
+    finished = {experiment.digest() for experiment in done}
+    missing = [experiment for experiment in planned if experiment.digest() not in finished]
+    reasons: dict[str, int] = {}
+    for experiment in missing:
+        reason = store.reason(experiment)
+        names = (experiment.dataset.name, experiment.partition.name, experiment.attack.name, experiment.defense.name)
+        said = f"{', '.join(names)}: {reason}" if reason else "not run yet"
+        reasons[said] = reasons.get(said, 0) + 1
+    return [f"{count} runs: {reason}" for reason, count in reasons.items()]
+
+
+def _contour(item: Item, out: Path) -> Cells:
+    """Run the small problem, and draw it."""
+    assert item.problem is not None
+    problem, panels = Problem(item.problem), item.problem["panels"]
+    tracks = {panel: problem.track(panel) for panel in panels}
+    figures.write(figures.contours(item, tracks), out, item.name)
+    cells = Cells([], [()], list(panels))
+    for panel, track in tracks.items():
+        cells.put("distance", (), panel, 0, track.distance)
+        cells.put("loss", (), panel, 0, track.loss)
+    return cells
+
+
+def _draw(item: Item, cells: Cells, done: Sequence[Experiment], store: Store, out: Path) -> None:
+    if item.kind == "table" or not done:
+        return
+    if item.kind == "curves":
+        points = _points(item, done, store)
+        figures.write(figures.curves(item, points), out, item.name)
+        columns = ("partition", "defense", "round", "mean", "half_width_95", "n")
+        rows = [(p.panel, p.defense, p.round, p.value.mean, p.value.half, p.value.n) for p in points]
+        _write(out / f"{item.name}-curves.csv", csv_text([dict(zip(columns, row, strict=True)) for row in rows]))
+    else:
+        draw = {"lines": figures.lines, "bars": figures.bars}[item.kind]
+        figures.write(draw(item, cells), out, item.name)
+
+
+def _points(item: Item, done: Sequence[Experiment], store: Store) -> list[Point]:
+    """The mean of each defence in each round in which models were tested."""
+    column = item.measures[0].column
+    values: dict[tuple[str, str, int], list[float]] = {}
+    for experiment in done:
+        for row in store.folder(experiment).rows("metrics.jsonl"):
+            if row.get(column) is not None:
+                place = (experiment.partition.name, experiment.defense.name, row["round"])
+                values.setdefault(place, []).append(scale(column) * row[column])
+    return [Point(*place, estimate(found)) for place, found in values.items()]
+
+
+def _write_summary(plan: Plan) -> None:
+    """The page that names everything made so far."""
+    made = {name: json.loads(file.read_text()) for name in items() if (file := plan.out / f"{name}.json").exists()}
+    what = "reduced versions, on digits" if plan.quick else "the paper's settings"
+    rule = (claims.__doc__ or "").partition("\n")[2].strip()
+    hours = sum(facts["seconds"] for facts in made.values()) / 3600
+    devices = ", ".join(sorted({facts["device"] for facts in made.values() if facts["runs"]}))
+    text = (
+        f"# The paper's tables and figures, made anew ({what})\n\n{summary(made)}\n\n"
+        f"Computing on {devices or 'CPU'}: {hours:.2f} hours, runs that several items share counted in each.\n\n"
+        f"## How the verdicts are computed\n\n{rule}\n"
+    )
+    _write(plan.out / "README.md", text)
+
+
+def _write(file: Path, text: str) -> None:
+    with replacing(file) as new:
+        new.write_text(text, encoding="utf-8")
