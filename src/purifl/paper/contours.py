@@ -98,7 +98,7 @@ class Problem:
         return best
 
     def track(self, panel: str) -> Track:
-        """Run the federation with a defence; or ``honest``, where nobody attacks; or ``upper``, without the attacker."""
+        """Run the federation with a defence; or ``honest``: nobody attacks; or ``upper``: without the attacker."""
         honest = panel == "honest"
         clients = self.benign(honest) if panel in {"honest", "upper"} else self._clients(True)
         name = "lower" if panel in {"honest", "upper"} else panel

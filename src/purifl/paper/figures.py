@@ -108,8 +108,8 @@ def contours(item: Item, tracks: dict[str, Track]) -> Figure:
     for (panel, track), place in zip(tracks.items(), axes, strict=True):
         honest = panel == "honest"
         height = problem.loss(np.stack([x, y], -1), honest)
-        levels = height.min() + (height.max() - height.min()) * np.linspace(0, 1, 18) ** 2
-        place.contour(x, y, height, levels=levels, cmap="Greys", linewidths=0.7)
+        levels = height.min() + (height.max() - height.min()) * np.linspace(0, 1, 24) ** 2
+        place.contour(x, y, height, levels=levels, colors="#999999", linewidths=0.6, linestyles="solid")
         best = problem.optimum(honest)
         place.plot(*best, marker="*", markersize=15, color="#F0E442", markeredgecolor="black", linestyle="none")
         for k, style in zip(range(track.paths.shape[1]), ("-", "--", ":"), strict=False):
