@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from engines_here import Here
 from purifl import Experiment, run, sweep
 from purifl.errors import ConfigError
 from purifl.logs import logged
@@ -95,8 +96,6 @@ def test_mlflow_has_one_run_with_every_round_once(experiment, mlflow_client, tmp
 
 def test_a_sweep_logs_every_run_in_its_folder(experiment, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'purifl[tensorboard]'")
-    from sweeps.test_sweep import Here
-
     monkeypatch.setattr("purifl.sweeps.schedule.Local", Here)
     report = sweep([experiment], tmp_path / "store", log="tensorboard")
     (result,) = report.results()

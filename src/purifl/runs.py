@@ -53,6 +53,7 @@ class Result:
         histograms: Label counts of each client.
         seconds: Time spent, interruptions left out.
         round_seconds: The median time of a round with its measurements, without storing it.
+        hardware: What it was computed on.
         folder: Where it is stored, if anywhere.
     """
 
@@ -64,6 +65,7 @@ class Result:
     histograms: list[list[int]] = field(default_factory=list)
     seconds: float = 0.0
     round_seconds: float | None = None
+    hardware: str | None = None
     folder: Path | None = None
 
     @property
@@ -114,6 +116,7 @@ class Result:
             "seconds": round(self.seconds, 3),
             "round_seconds": self.round_seconds,
             "client_seconds": self.client_seconds,
+            "hardware": self.hardware,
             "seed": experiment.seed,
             "folder": str(self.folder) if self.folder else None,
         }
@@ -266,6 +269,7 @@ class RunFolder:
             "histograms": result.histograms,
             "seconds": result.seconds,
             "round_seconds": result.round_seconds,
+            "hardware": result.hardware,
         }
         self._replace("result.json", json.dumps(stored, indent=1, allow_nan=False) + "\n")
 
@@ -276,7 +280,7 @@ class RunFolder:
         try:
             stored = json.loads(self._file("result.json").read_text())
             kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
-            kept["round_seconds"] = stored.get("round_seconds")
+            kept |= {key: stored.get(key) for key in ("round_seconds", "hardware")}
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._file('result.json')} is damaged: {error}") from error
         experiment, history, events = self.experiment(), self.rows("metrics.jsonl"), self.rows("events.jsonl")
@@ -432,6 +436,7 @@ def _continue(
 ) -> Result:
     start, paces = time.perf_counter() - seconds, []
     result = Result(simulation.experiment, simulation.malicious, histograms=simulation.histograms)
+    result.hardware = simulation.hardware
     if folder is not None:
         result.history, result.events = folder.rows("metrics.jsonl"), folder.rows("events.jsonl")
         result.folder = folder.path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from functools import lru_cache
 
 import torch
@@ -86,6 +87,12 @@ class Simulation:
     def finished(self) -> bool:
         """Whether all rounds are done."""
         return self.federation.round >= self.experiment.rounds
+
+    @property
+    def hardware(self) -> str:
+        """What the federation is computed on."""
+        device = self.federation.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
 
     def trust(self) -> list[Row]:
         """For every edge of a benign client: its trust in the neighbour, and whether it has cut it."""

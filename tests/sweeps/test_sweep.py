@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engines_here import Here
 from purifl import Experiment, run, sweep
 from purifl.errors import ConfigError, RunError
 from purifl.runs import RunFolder, run_or_continue
@@ -24,24 +25,6 @@ PURIFL = str(Path(sys.executable).with_name("purifl"))
 
 class Stop(BaseException):
     pass
-
-
-class Here:
-    """An engine that does every job at once, in this process, and notes them."""
-
-    def __init__(self, *_):
-        self.capacity, self.jobs, self._done = 2, [], []
-
-    def submit(self, key, job):
-        self.jobs.append(job)
-        self._done.append((key, work(job)))
-
-    def wait(self, _):
-        done, self._done = self._done, []
-        return done
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -129,14 +112,14 @@ def test_what_another_sweep_is_at_is_waited_for(here, three, tiny, tmp_path, mon
     """The run is busy twice; then the other has finished it."""
     experiment, tries = Experiment.parse(tiny(defense="gpd")), []
 
-    def busy(job, do=work):
+    def busy(self, job):
         if job.folder.endswith(experiment.digest()):
             tries.append(job)
             if len(tries) < 3:
                 return Outcome("busy")
-        return do(job)
+        return work(job)
 
-    monkeypatch.setattr(sys.modules[__name__], "work", busy)
+    monkeypatch.setattr(Here, "do", busy)
     monkeypatch.setattr(schedule, "_LOOK", 0.01)
     seen = []
     report = sweep(three, tmp_path / "store", on_progress=lambda now: seen.append(now.elsewhere))

@@ -57,6 +57,7 @@ class Cells:
                     part = row[item.mean_over] if item.mean_over else None
                     for place in spread(row):
                         found = parts.setdefault((place, row["defense"], row["seed"]), {})
+                        assert part not in found, f"{item.name}: two runs at {place}; an axis is missing"
                         found[part] = scale(column) * row[column]
             for (place, defense, seed), found in parts.items():
                 if found.keys() == needed:  # a mean over some of the attacks would be another quantity

@@ -203,7 +203,7 @@ def judged(item: Item, subject: str, cells: Cells, quick: bool = False) -> dict[
 
     A reduced version is on other data, so that printed numbers say nothing of it.
     """
-    each = []
+    each: list[dict[str, Any]] = []
     for claim in (claim for claim in item.claims if not (quick and claim.kind == "printed")):
         made = checks(claim, subject, item, cells)
         if made:  # a reduced version may leave out what a claim is about

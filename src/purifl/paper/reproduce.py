@@ -7,13 +7,10 @@ also NAME.png, NAME.svg and, where they are curves, NAME-curves.csv; and README.
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from purifl.experiment import Experiment, flat
 from purifl.intervals import estimate
@@ -128,23 +125,21 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     planned = plan.experiments(item)
     done = [experiment for experiment in planned if store.folder(experiment).finished]
     if item.kind == "contour":
-        cells, seconds = _contour(item, plan.out), 0.0
+        cells, rows = _contour(item, plan.out), []
     else:
         rows = [row_of(store.folder(experiment).path) for experiment in done]
-        seconds = sum(row["seconds"] for row in rows)
         cells = Cells.of(item, [dict(flat(experiment.to_dict())) for experiment in planned], rows)
         _draw(item, cells, done, store, plan.out)
     verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
     facts = {
         "title": item.title, "quick": plan.quick, "seeds": plan.seeds if planned else 1, "runs": len(planned),
-        "done": len(done), "seconds": round(seconds, 1), "device": _device(plan.device), "judged": verdicts,
+        "done": len(done), "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "hardware": sorted({str(row["hardware"]) for row in rows}), "judged": verdicts,
     }  # fmt: skip
     _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))
     gaps = _gaps(planned, done, store)
-    text = page(
-        item, cells, verdicts, _setting(facts), gaps, picture=item.kind != "table" and bool(done or not planned)
-    )
-    _write(plan.out / f"{item.name}.md", text)
+    drawn = item.kind != "table" and bool(done or not planned)
+    _write(plan.out / f"{item.name}.md", page(item, cells, verdicts, _setting(facts), gaps, drawn))
     _write(plan.out / f"{item.name}.json", json.dumps(facts, indent=1) + "\n")
     return facts
 
@@ -155,14 +150,8 @@ def _setting(facts: dict[str, Any]) -> str:
     version = "The reduced version, on digits: " if facts["quick"] else ""
     runs = f"{facts['done']} runs of {facts['runs']}" if facts["done"] < facts["runs"] else f"{facts['runs']} runs"
     seeds = f"{facts['seeds']} seed{'s' if facts['seeds'] > 1 else ''}"
-    return f"{version}{runs}, {seeds}, {facts['seconds']:.0f} s of computing on {facts['device']}."
-
-
-def _device(name: str) -> str:
-    """The hardware in words."""
-    if name.startswith("cuda"):
-        return str(torch.cuda.get_device_name(name)) if torch.cuda.is_available() else "a GPU"
-    return f"CPU ({platform.machine()})"
+    where = " and ".join(facts["hardware"]) or "nothing yet"
+    return f"{version}{runs}, {seeds}, {facts['seconds']:.0f} s of computing on {where}."
 
 
 def _gaps(planned: Sequence[Experiment], done: Sequence[Experiment], store: Store) -> list[str]:
@@ -223,10 +212,10 @@ def _write_summary(plan: Plan) -> None:
     what = "reduced versions, on digits" if plan.quick else "the paper's settings"
     rule = (claims.__doc__ or "").partition("\n")[2].strip()
     hours = sum(facts["seconds"] for facts in made.values()) / 3600
-    devices = ", ".join(sorted({facts["device"] for facts in made.values() if facts["runs"]}))
+    hardware = " and ".join(sorted({name for facts in made.values() for name in facts["hardware"]}))
     text = (
         f"# The paper's tables and figures, made anew ({what})\n\n{summary(made)}\n\n"
-        f"Computing on {devices or 'CPU'}: {hours:.2f} hours, runs that several items share counted in each.\n\n"
+        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours, runs that several items share counted in each.\n\n"
         f"## How the verdicts are computed\n\n{rule}\n"
     )
     _write(plan.out / "README.md", text)

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 METRICS = (
     "test_accuracy", "test_accuracy_min", "test_accuracy_std", "attack_accuracy", "attack_accuracy_all",
     "missed_edges", "false_alarm_edges", "benign_components", "detected_round", "tracking_error", "gamma_norm",
-    "epsilon", "seconds", "round_seconds", "client_seconds",
+    "epsilon", "seconds", "round_seconds", "client_seconds", "hardware",
 )  # fmt: skip
 """The columns that are measured, the accuracies of single labels (accuracy_label_0, ...) apart."""
 
