@@ -86,6 +86,7 @@ def reproduce(
 
     def make(item: Item) -> None:
         found[item.name] = made = _make(item, plan, store)
+        _write_summary(plan)
         if on_made is not None:
             on_made(item, made)
 
@@ -115,7 +116,6 @@ def reproduce(
     for item in (item for item in wanted if run and item.alone):
         sweep(plan.experiments(item), plan.store, workers=1, on_progress=on_progress)
         make(item)
-    _write_summary(plan)
     return {item.name: found[item.name] for item in wanted}
 
 

@@ -62,7 +62,7 @@ def page(
     title = f"{item.name.replace('-', ' ').capitalize()}: {item.title}"
     verdicts = ", ".join(f"`{subject}` **{WORDS[found['verdict']]}**" for subject, found in judged.items())
     what = " and ".join(measure.name for measure in item.measures)
-    brackets = " In brackets what the paper prints." if item.printed else ""
+    brackets = " In brackets what the paper prints, for its own data." if item.printed else ""
     seeds = " ± half the 95 % interval over seeds (Student's t)" if item.kind != "contour" else ""
     parts = [
         f"# {title}",
