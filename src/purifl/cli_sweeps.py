@@ -175,7 +175,8 @@ def reproduce_command(
     """Make the paper's tables and figures anew, beside its printed numbers, with a verdict on what it claims of them.
 
     The verdict is given for the paper's rule to the letter (gpd-paper) and for gpd. Interrupted, the same command goes
-    on; runs that several figures share are done once. Without a NAME it lists what there is and how far it is.
+    on; runs that several figures share are done once. Without a NAME it lists what there is and how far it is. Where
+    runs fail, the gaps are named and the exit code is 1.
     """
     from purifl.paper import item as paper
     from purifl.paper.reproduce import FULL_SEEDS, QUICK_SEEDS, Plan, reproduce
@@ -189,12 +190,14 @@ def reproduce_command(
         return
     try:
         with sweeping(err) as on_progress:
-            reproduce(wanted, plan, run=run, workers=workers, on_progress=on_progress, on_made=_say_verdict)
+            made = reproduce(wanted, plan, run=run, workers=workers, on_progress=on_progress, on_made=_say_verdict)
     except KeyboardInterrupt:
         said = f"Interrupted. What is done is kept in {folder}; the same command goes on."
         err.print(said, highlight=False, soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     _say(f"Written to {folder}; all verdicts: {folder / 'README.md'}")
+    if run and any(facts["done"] < facts["runs"] for facts in made.values()):
+        raise typer.Exit(1)
 
 
 def _say_verdict(item: Any, made: dict[str, Any]) -> None:  # noqa: ANN401 - torch waits until a command needs it

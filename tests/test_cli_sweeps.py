@@ -1,0 +1,151 @@
+"""purifl sweep, results and reproduce, as one calls them."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from engines_here import Here
+from purifl.cli import main
+from purifl.sweeps import schedule
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(schedule, "Local", Here)
+    monkeypatch.setattr("purifl.cli_sweeps.out_console", Console(width=160))
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def purifl(monkeypatch, capsys):
+    """Calls the command in this process: (exit code, standard output, standard error)."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["purifl", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def grid(tiny):
+    """A file with a sweep of six runs."""
+    spec = {"base": tiny(rounds=2), "grid": {"defense": ["lower", "gpd"]}, "seeds": 3}
+
+    def write(**changes):
+        Path("grid.json").write_text(json.dumps(spec | changes))
+        return "grid.json"
+
+    return write
+
+
+def test_a_sweep_and_its_results(purifl, grid):
+    code, out, err = purifl("sweep", grid())
+    assert code == 0
+    assert "6 of 6 runs are done, 0 of them were before" in out
+    assert "purifl results sweeps/grid" in out
+    assert "0/6 runs done" in err
+    assert "6/6 runs done, 0 running, 0 failed" in err
+    code, out, _ = purifl("sweep", grid(), "--json")
+    found = json.loads(out)
+    assert (code, found["runs"], found["skipped"], found["failed"]) == (0, 6, 6, [])
+    code, out, _ = purifl("results", "sweeps/grid", "--by", "defense", "--json")
+    assert {row["defense"]: row["n"] for row in json.loads(out)} == {"lower": 3, "gpd": 3}
+    code, out, _ = purifl("results", "sweeps/grid", "--where", "defense=gpd", "--where", "seed=0,1")
+    assert code == 0
+    assert out.count("│ 0 ") + out.count("│ 1 ") >= 2
+    assert "± " in purifl("results", "sweeps/grid", "--by", "defense", "--metrics", "test_accuracy")[1]
+    assert purifl("results", found["table"], "--export", "t.tex")[0] == 0
+    assert Path("t.tex").read_text().count("gpd") >= 3
+
+
+def test_failed_runs_are_told_and_set_the_exit_code(purifl, grid):
+    code, out, err = purifl("sweep", grid(grid={"defense": ["lower", "bulyan"]}, seeds=1), "--store", "here")
+    assert code == 1
+    assert "failed: digits iid backdoor-9 bulyan seed 0: defense.assumed" in err
+    assert "1 of 2 runs are done" in out
+    code, out, _ = purifl("sweep", "grid.json", "--store", "here", "--json")
+    assert code == 1
+    assert "needs m ≥" in json.loads(out)["failed"][0]["reason"]
+
+
+def test_settings_of_all_runs_can_be_given(purifl, grid):
+    assert purifl("sweep", grid(seeds=1), "--set", "rounds=1", "--set", "training.step_size=0.25")[0] == 0
+    rows = json.loads(purifl("results", "sweeps/grid", "--json")[1])
+    assert {(row["rounds"], row["training.step_size"]) for row in rows} == {(1, 0.25)}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["sweep", "none.yaml"], "none.yaml"),
+        (["sweep", "grid.json", "--set", "rounds"], "write it as key.path=value"),
+        (["sweep", "grid.json", "--set", "round=3"], "did you mean 'rounds'"),
+        (["sweep", "grid.json", "--address", "x"], "engine 'ray'"),
+        (["results", "."], "not a store"),
+        (["reproduce", "figure-77"], "did you mean 'figure-7'"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):
+    grid()
+    code, out, err = purifl(*args)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not Path("sweeps").exists()
+
+
+def test_bad_conditions(purifl, grid):
+    purifl("sweep", grid(seeds=1))
+    for args, said in ((["--where", "defense"], "column=value"), (["--where", "defence=gpd"], "did you mean 'defense'"),
+                       (["--by", "nothing"], "column"), (["--export", "t.doc"], ".csv, .parquet, .tex")):  # fmt: skip
+        code, _, err = purifl("results", "sweeps/grid", *args)
+        assert code == 2
+        assert said in err
+
+
+def test_reproduce_lists_what_there_is_and_how_far_it_is(purifl):
+    code, out, _ = purifl("reproduce", "--quick")
+    assert code == 0
+    assert all(name in out for name in ("table-2", "table-5", "figure-1", "figure-17"))
+    assert "0 of 8" in out  # of the third table
+    assert purifl("reproduce", "figure-1", "--quick")[0] == 0
+    lines = purifl("reproduce", "--quick")[1].splitlines()
+    (line,) = [line for line in lines if "figure-1 " in line]
+    assert line.count("reproduced") + line.count("partly") + line.count("not") == 2
+    assert {file.name for file in Path("reproduction-quick").glob("figure-1.*")} == {
+        f"figure-1.{suffix}" for suffix in ("png", "svg", "md", "csv", "json")
+    }
+
+
+def test_an_interrupted_reproduction_says_how_to_go_on(purifl, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Here, "do", interrupt)
+    code, _, err = purifl("reproduce", "table-3", "--quick", "--out", "here")
+    assert code == 130
+    assert "kept in here; the same command goes on" in err
+    code, out, _ = purifl("reproduce", "table-3", "--quick", "--out", "here", "--no-run")
+    assert code == 0
+    assert "table-3: gpd-paper partly, gpd partly (0 of 8 runs)" in out
+
+
+def test_metrics_can_be_logged(purifl):
+    quick = ["--set", "model={name: mlp, hidden: 4}", "--clients", "5", "--rounds", "2", "--out", "run"]
+    assert purifl("run", *quick, "--log", "tensorboard")[0] == 0
+    assert list(Path("run/tensorboard").glob("events*"))
+    code, _, err = purifl("run", *quick, "--log", "paper")
+    assert code == 2
+    assert "tensorboard" in err
