@@ -53,9 +53,10 @@ class Targets:
         return Samples(*(torch.cat(both) for both in zip(self.test, self.probe, strict=True)))
 
     @cached_property
-    def per_label(self) -> Tensor:
-        """(labels,) how many inputs of the test split have each label."""
-        return self.test.y.bincount().to(torch.float32)
+    def by_label(self) -> Tensor:
+        """(labels, inputs) 1 where an input of the test split has the label, else 0."""
+        labels = torch.arange(int(self.test.y.max()) + 1, device=self.test.y.device)
+        return (self.test.y == labels[:, None]).to(torch.float32)
 
     @cached_property
     def others(self) -> Tensor:
@@ -78,8 +79,7 @@ def accuracies(federation: Federation, targets: Targets) -> Numbers:
         "test_accuracy_min": each.min(),
         "test_accuracy_std": each.std(correction=0),
         "accuracy_by_client": each,
-        "accuracy_by_label": torch.zeros_like(targets.per_label).index_add(0, targets.test.y, right)
-        / (len(hits) * targets.per_label),
+        "accuracy_by_label": targets.by_label @ right / (len(hits) * targets.by_label.sum(1)),
         "attack_accuracy": fooled[:, targets.others].mean() if targets.probe is not None else None,
         "attack_accuracy_all": fooled.mean() if targets.probe is not None else None,
     }

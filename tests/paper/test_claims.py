@@ -142,3 +142,10 @@ def test_a_defence_that_a_setting_means_nothing_to_stands_in_every_row():
     assert made.places == [("history",), ("none",)]
     assert made.values("test_accuracy", ("history",), "upper") == {0: 0.0}
     assert made.values("test_accuracy", ("history",), "gpd") == {}
+
+
+def test_such_a_defence_has_its_mean_from_one_run():
+    planned = rows(*(("gpd", "none", attack, 0, 0.5) for attack in ("lie", "fang")), ("upper", "none", "lie", 0, 0.75))
+    made = Cells.of(item(axes=[], mean_over="attack", independent={"attack": ["upper"]}), planned, planned)
+    assert made.values("test_accuracy", (), "upper") == {0: 75.0}
+    assert made.values("test_accuracy", (), "gpd") == {0: 50.0}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from purifl import Experiment, run
 from purifl.errors import ConfigError
 from purifl.paper.cells import Cells
 from purifl.paper.claims import judged, printed
@@ -29,8 +30,7 @@ def test_its_runs_can_be_run_and_hold_both_subjects_and_all_rivals(name):
         assert defenses >= {*SUBJECTS, *(rival for claim in item.claims for rival in claim.rivals)}
         assert {run.seed for run in runs} == {0, 1}
         assert runs == sorted(runs, key=lambda run: run.seed)  # a whole picture before the next seed
-        for run in runs:
-            assert run.detector.name == {"upper": "none", "lower": "none"}.get(run.defense.name, run.detector.name)
+        assert {each.detector.name for each in runs if each.defense.name in {"upper", "lower"}} == {"none"}
     full = item.experiments(1, False, "cuda")
     assert {run.device for run in full} == {"cuda"}
     assert {(run.rounds, run.attack.malicious_level) for run in full if name not in {"figure-14"}} <= {(50, 1.0)}
@@ -38,18 +38,29 @@ def test_its_runs_can_be_run_and_hold_both_subjects_and_all_rivals(name):
 
 def test_the_papers_defaults():
     """As its section on experiments has them."""
-    (run,) = [run for run in items()["figure-7"].experiments(1, False, "cpu")
-              if (run.defense.name, run.partition.name) == ("gpd-paper", "label-dir")]  # fmt: skip
-    assert (run.clients, run.topology.name, run.rounds, run.attack.name) == (10, "complete", 50, "backdoor-9")
-    assert (run.training.step_size, run.training.batch_size, run.partition.alpha) == (0.01, 256, 0.1)
-    assert (run.attack.malicious_ratio, run.attack.malicious_level, run.detector.name) == (0.2, 1.0, "consistency")
+    (one,) = [each for each in items()["figure-7"].experiments(1, False, "cpu")
+              if (each.defense.name, each.partition.name) == ("gpd-paper", "label-dir")]  # fmt: skip
+    assert (one.clients, one.topology.name, one.rounds, one.attack.name) == (10, "complete", 50, "backdoor-9")
+    assert (one.training.step_size, one.training.batch_size, one.partition.alpha) == (0.01, 256, 0.1)
+    assert (one.attack.malicious_ratio, one.attack.malicious_level, one.detector.name) == (0.2, 1.0, "consistency")
 
 
 def test_runs_are_shared_between_pictures():
     digests = {name: {run.digest() for run in items()[name].experiments(1, False, "cpu")} for name in FIGURES}
     assert digests["figure-7"] == digests["figure-11"]
-    assert digests["figure-7"] <= digests["figure-9"]
+    assert digests["figure-7"] < digests["figure-9"]
     assert digests["figure-7"] < digests["figure-14"]
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_without_the_attackers_the_attack_and_its_level_mean_nothing(tiny):
+    """What is said of upper in figures 9, 10 and 14."""
+    attacks = [{"name": "backdoor-9"}, {"name": "backdoor-9", "malicious_level": 0.2}, {"name": "lie"}]
+    results = [run(Experiment.parse(tiny(defense="upper", attack=attack))) for attack in attacks]
+    assert all(result.malicious == results[0].malicious for result in results)
+    assert {result.final["test_accuracy"] for result in results} == {results[0].final["test_accuracy"]}
+    for name, setting in (("figure-9", "attack"), ("figure-10", "attack"), ("figure-14", "attack.malicious_level")):
+        assert items()[name].independent == {setting: ["upper"]}
 
 
 def as_printed(item):

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from purifl.intervals import Estimate, estimate
-from purifl.paper.item import Item
+from purifl.paper.item import Item, common_defenses
 
 Place = tuple[Any, ...]
 """The values of an item's axes, in their order."""
@@ -47,18 +47,20 @@ class Cells:
         cells = cls(
             list(item.axes),
             list(dict.fromkeys(place for row in planned for place in spread(row))),
-            list(dict.fromkeys(row["defense"] for row in planned)),
+            sorted({row["defense"] for row in planned}, key=_rank),
         )
         needed = {row[item.mean_over] for row in planned} if item.mean_over else {None}
+        everyone = item.independent.get(item.mean_over or "", [])
         for column in (measure.column for measure in item.measures):
             parts: dict[tuple[Place, str, int], dict[Any, float]] = {}
             for row in measured:
                 if row.get(column) is not None:
-                    part = row[item.mean_over] if item.mean_over else None
+                    standing = {row[item.mean_over]} if item.mean_over else {None}
                     for place in spread(row):
                         found = parts.setdefault((place, row["defense"], row["seed"]), {})
-                        assert part not in found, f"{item.name}: two runs at {place}; an axis is missing"
-                        found[part] = scale(column) * row[column]
+                        covered = needed if row["defense"] in everyone else standing
+                        assert not covered & found.keys(), f"{item.name}: two runs at {place}; an axis is missing"
+                        found |= dict.fromkeys(covered, scale(column) * row[column])
             for (place, defense, seed), found in parts.items():
                 if found.keys() == needed:  # a mean over some of the attacks would be another quantity
                     cells.put(column, place, defense, seed, fmean(found.values()))
@@ -97,6 +99,12 @@ class Cells:
     def name(self, place: Place) -> str:
         """A place in words."""
         return ", ".join(str(value) for value in place) or "all"
+
+
+def _rank(defense: str) -> tuple[int, str]:
+    """As the data lists them, and others after these."""
+    order = common_defenses()
+    return order.index(defense) if defense in order else len(order), defense
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Item(_Data):
         measures: What is shown of each run.
         axes: The settings by which cells differ, besides the defence; the first is the panel of a picture.
         mean_over: A setting that is averaged over.
-        independent: For a setting, the defences that it means nothing to: their runs stand in every row of it.
+        independent: For a setting, the defences that it means nothing to: their runs stand for every value of it.
         alone: Whether runs must not share the machine, since time is measured.
         base: Settings of all runs, over those of ``data/common.yaml``.
         grid: The runs.
@@ -122,6 +122,12 @@ class Item(_Data):
 @cache
 def _common() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((DATA / "common.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def common_defenses() -> list[str]:
+    """The defences of the paper, in the order in which they are shown."""
+    found: list[str] = _common()["full"]["defenses"]
     return found
 
 
