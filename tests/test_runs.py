@@ -1,5 +1,7 @@
 import contextlib
+import itertools
 import json
+import math
 import multiprocessing
 import pickle
 import random
@@ -654,6 +656,25 @@ def test_a_run_that_cannot_begin_leaves_nothing(tiny, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_saving_that_takes_long_is_done_less_often(tiny, tmp_path, monkeypatch):
+    clock = itertools.count()  # a second passes whenever somebody looks
+    monkeypatch.setattr("purifl.runs.time.perf_counter", lambda: float(next(clock)))
+    experiment = Experiment.parse(tiny(rounds=40))
+    saved, store = [], RunFolder.store
+
+    def slow(folder, rows, events, state, *rest):
+        saved.append(rows[-1]["round"])
+        for _ in range(10 if state is not None else 0):
+            next(clock)
+        store(folder, rows, events, state, *rest)
+
+    monkeypatch.setattr(RunFolder, "store", slow)
+    run_or_continue(experiment, tmp_path / "run", checkpoint_seconds=5)
+    assert 1 < saved[0] < 5
+    assert saved[1] - saved[0] > 10  # so that the rounds between take far longer than saving
+    assert saved[-1] == 40
+
+
 def test_sparing_runs_give_the_same_rows_and_keep_no_state(experiment, finished, tmp_path):
     run_or_continue(experiment, tmp_path / "sparing", checkpoint_seconds=1000)
     assert set(contents(tmp_path / "sparing")) == FILES - {"checkpoint.safetensors"}
@@ -663,7 +684,10 @@ def test_sparing_runs_give_the_same_rows_and_keep_no_state(experiment, finished,
 
 
 @pytest.mark.parametrize(("every", "saved"), [(0.0, 3), (1000.0, 0)])
-def test_a_sparing_run_that_is_stopped_goes_on_from_its_last_checkpoint(experiment, finished, tmp_path, every, saved):
+def test_a_sparing_run_that_is_stopped_goes_on_from_its_last_checkpoint(
+    experiment, finished, tmp_path, every, saved, monkeypatch
+):
+    monkeypatch.setattr("purifl.runs._SAVING", math.inf)  # however long saving takes
     folder = tmp_path / "stopped"
     with pytest.raises(Stop):
         run_or_continue(experiment, folder, on_round=stop_after(3), checkpoint_seconds=every)

@@ -372,8 +372,8 @@ def run_or_continue(
         out: Folder to keep it in.
         force: Replace a run that is already there.
         on_round: Called after each round with its metrics.
-        checkpoint_seconds: Save only when so much time has passed since the last time, and keep no state of a finished
-            run; by default every round is saved, and the last one's state stays.
+        checkpoint_seconds: Save only when so much time has passed since the last time, or more where saving takes
+            long, and keep no state of a finished run; by default every round is saved, and the last one's state stays.
         wait: Seconds to wait for another process that is at work there; then a :class:`BusyError`.
     """
     folder = RunFolder(Path(out))
@@ -403,22 +403,30 @@ def _restored(folder: RunFolder, experiment: Experiment) -> tuple[Simulation, fl
     return simulation, seconds
 
 
+_SAVING = 0.05
+"""The share of its time that a run may spend on saving, where it need not save every round."""
+
+
 class _Keeper:
     """Writes the rounds of a run to its folder: each when it is done, or every few seconds those done since."""
 
     def __init__(self, folder: RunFolder, result: Result, every: float | None, started: float) -> None:
         self._folder, self._result, self._every, self._started = folder, result, every, started
         self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
+        self._cost = 0.0
 
     def keep(self, simulation: Simulation) -> None:
         """Write what is due after a round; without a state where the run is over and nobody will want it."""
-        if self._every is not None and not simulation.finished and time.perf_counter() - self._saved < self._every:
+        now = time.perf_counter()
+        due = self._every is None or now - self._saved >= max(self._every, self._cost / _SAVING)
+        if not (due or simulation.finished):
             return
-        result, spent = self._result, time.perf_counter() - self._started
+        result, spent = self._result, now - self._started
         state = simulation.federation.state_dict() if self._every is None or not simulation.finished else None
         rows, events = result.history[self._rows :], result.events[self._events :]
         self._folder.store(rows, events, state, result.experiment, spent)
         self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
+        self._cost = self._saved - now
 
     def finish(self) -> None:
         """Write the result; then nobody needs the last state, unless every one was wanted."""

@@ -35,7 +35,7 @@ class Simulation:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         n, seed = experiment.clients, experiment.seed
-        device = _available(experiment.device)
+        device = available(experiment.device)
         data = _loaded(experiment.dataset, os.environ.get("PURIFL_DATA"), device)
         labels = data.train.y.cpu()
         poison = experiment.attack.aim(data, stream(seed, "attack"))
@@ -121,7 +121,8 @@ def _loaded(source: DataSource, root: str | None, device: torch.device) -> DataS
     return source.load().to(device)
 
 
-def _available(name: str) -> torch.device:
+def available(name: str) -> torch.device:
+    """The device of that name, if this machine has it."""
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()

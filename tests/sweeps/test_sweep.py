@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from engines_here import Here
 from purifl import Experiment, run, sweep
@@ -228,6 +229,12 @@ def alive(pid):
         return "(zombie)" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_device_that_is_not_there_is_refused_at_once(tiny, tmp_path):
+    with pytest.raises(ConfigError, match=r"device: 'cuda'.*0 CUDA devices"):
+        sweep({"base": tiny(device="cuda")}, tmp_path / "store")
 
 
 def test_the_folder_of_a_run_is_named_by_its_experiment(tiny, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from purifl.engines.pool import cores
+from purifl.simulation import available
 from purifl.sweeps.work import Job, Outcome, work
 
 RUNS_PER_GPU = 2
@@ -52,6 +53,8 @@ class Local:
     """Several jobs at a time, each in a process of its own; one that dies is replaced and costs its own run only."""
 
     def __init__(self, workers: int | None, devices: set[str]) -> None:
+        for device in sorted(devices):
+            available(device)
         gpus = _visible_gpus() if devices == {"cuda"} else []
         self.capacity = workers or (RUNS_PER_GPU * len(gpus) if gpus else cores())
         places: list[str | None] = list(gpus) if len(gpus) > 1 else [None]
