@@ -109,6 +109,17 @@ def test_a_failed_run_is_told_with_its_reason_and_tried_again(here, three, tmp_p
     assert report.store.state(failed) == "interrupted"
 
 
+def test_warnings_of_workers_are_told_once(here, tiny, tmp_path, caplog):
+    """With ten clients on digits no draw of quantity-dir is accepted at this concentration."""
+    base = tiny(clients=10, topology="complete", partition={"name": "quantity-dir", "alpha": 0.01}, rounds=1)
+    report = sweep({"base": base, "seeds": 2}, tmp_path / "store")
+    assert len(report.results()) == 2
+    assert [record.message for record in caplog.records if "quantity-dir: no draw" in record.message] == [
+        "quantity-dir: no draw for 10 clients with alpha = 0.01 gave everyone 10 samples, "
+        "so each gets 10 first and one draw shares out the rest."
+    ]
+
+
 def test_what_another_sweep_is_at_is_waited_for(here, three, tiny, tmp_path, monkeypatch):
     """The run is busy twice; then the other has finished it."""
     experiment, tries = Experiment.parse(tiny(defense="gpd")), []

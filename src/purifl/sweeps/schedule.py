@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -157,6 +158,7 @@ class _Schedule:
         self._running: dict[Hashable, Experiment] = {}
         self._spent: list[float] = []
         self._capacity = 1
+        self._noted: set[str] = set()
         self._update()
 
     def carry_out(self, engine: Engine) -> None:
@@ -183,6 +185,9 @@ class _Schedule:
 
     def _end(self, experiment: Experiment, outcome: Outcome) -> None:
         progress, reason = self._progress, outcome.reason or "no reason was given"
+        for note in set(outcome.notes) - self._noted:
+            logging.getLogger("purifl").warning("%s", note)
+        self._noted |= set(outcome.notes)
         if outcome.state == "busy":
             self._elsewhere.append((time.monotonic() + _LOOK, experiment))
             return

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,27 +44,61 @@ class Outcome:
         seconds: Time that this worker spent on it.
         reason: Why it failed.
         unforeseen: Whether that is nothing purifl knows, so that the process may be in a bad state.
+        notes: What it warned of.
     """
 
     state: Literal["finished", "failed", "busy"]
     seconds: float = 0.0
     reason: str | None = None
     unforeseen: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def work(job: Job) -> Outcome:
     """Run or resume, and say how it went."""
     start = time.perf_counter()
+    with _noted() as notes:
+        outcome = _tried(job)
+    return replace(outcome, seconds=time.perf_counter() - start, notes=tuple(notes))
+
+
+def _tried(job: Job) -> Outcome:
     try:
         experiment, folder = Experiment.parse(job.settings), Path(job.folder)
         with logged(job.log, experiment, folder) as on_round:
             run_or_continue(experiment, folder, on_round=on_round, checkpoint_seconds=CHECKPOINT_SECONDS, wait=0)
     except BusyError:
-        return Outcome("busy", time.perf_counter() - start)
+        return Outcome("busy")
     except PuriflError as error:
-        return Outcome("failed", time.perf_counter() - start, str(error))
+        return Outcome("failed", reason=str(error))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-        return Outcome("failed", time.perf_counter() - start, reason, unforeseen=True)
-    return Outcome("finished", time.perf_counter() - start)
+        return Outcome("failed", reason=reason, unforeseen=True)
+    return Outcome("finished")
+
+
+class _Notes(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Once, however often."""
+        if (text := record.getMessage()) not in self.said:
+            self.said.append(text)
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Warnings go into a list, for whoever shows the progress; workers have nowhere to show them."""
+    logger, notes = logging.getLogger("purifl"), _Notes()
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(notes)
+    try:
+        yield notes.said
+    finally:
+        logger.removeHandler(notes)
+        logger.propagate = before
