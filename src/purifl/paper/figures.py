@@ -30,6 +30,10 @@ LOOKS: dict[str, tuple[str, str, str]] = {
 """Colour, marker and line of each defence; the colours are those of Okabe and Ito, told apart without colour vision."""
 
 
+HATCHES = ("", "//", "", "\\\\", "..", "xx", "--", "")
+"""Of bars, in the order of the defences."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A point of a curve."""
@@ -86,12 +90,24 @@ def bars(item: Item, cells: Cells) -> Figure:
     width = 0.8 / len(cells.defenses)
     for panel, place in zip(panels, axes, strict=True):
         for k, defense in enumerate(cells.defenses):
-            found = [cells.estimate(item.measures[0].column, (panel, group), defense) for group in groups]
-            at = [j + (k - (len(cells.defenses) - 1) / 2) * width for j in range(len(groups))]
-            heights = [each.mean if each else 0.0 for each in found]
-            errors = [(each.half or 0.0) if each else 0.0 for each in found]
-            place.bar(at, heights, width, yerr=errors, label=defense, color=LOOKS[defense][0],
-                      edgecolor="white", linewidth=0.5, error_kw={"linewidth": 0.8})  # fmt: skip
+            shift = (k - (len(cells.defenses) - 1) / 2) * width
+            known = [
+                (j + shift, found)
+                for j, group in enumerate(groups)
+                if (found := cells.estimate(item.measures[0].column, (panel, group), defense)) is not None
+            ]
+            place.bar(
+                [x for x, _ in known],
+                [found.mean for _, found in known],
+                width,
+                yerr=[found.half or 0.0 for _, found in known],
+                label=defense,
+                color=LOOKS[defense][0],
+                hatch=HATCHES[k % len(HATCHES)],
+                edgecolor="white",
+                linewidth=0.5,
+                error_kw={"linewidth": 0.8},
+            )
         place.set(title=str(panel), ylabel=item.measures[0].name)
         place.set_xticks(range(len(groups)), [str(group) for group in groups])
     return _finish(figure, axes, item)
