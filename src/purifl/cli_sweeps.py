@@ -19,7 +19,7 @@ out_console = Console()
 
 LogOption = Annotated[
     Literal["tensorboard", "mlflow"] | None,
-    typer.Option("--log", help="Write the metrics of every round there, too; pip install 'purifl[tensorboard]' …"),
+    typer.Option("--log", help="Write the metrics of every round there, too; an extra of purifl of that name."),
 ]
 WorkersOption = Annotated[
     int | None,
@@ -48,11 +48,16 @@ def sweep_command(
     log: LogOption = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """Run every combination of a grid of settings that the store does not have yet.
+    r"""Run every combination of a grid of settings that the store does not have yet.
 
-    FILE has the settings of all runs (base), the values of those that vary (grid), how many seeds, and what to leave
-    out (exclude). Finished runs are skipped, interrupted ones resumed; sweeps may share a store and run at once. A run
-    that fails is told with its reason and does not stop the rest; the exit code is then 1.
+    FILE has the settings of all runs (base), the values of those that vary (grid), seeds, and what to leave out
+    (exclude), for example
+
+    {base: {dataset: mnist}, grid: {attack: \[lie, fang], attack.malicious_level: [1.0, 0.5]}, seeds: 3,
+    exclude: [{attack: fang, attack.malicious_level: 0.5}]}
+
+    Finished runs are skipped, interrupted ones resumed; sweeps may share a store and run at once. A run that fails is
+    told with its reason and does not stop the rest; the exit code is then 1.
     """
     from purifl.experiment import read_settings
     from purifl.sweeps import Sweep
@@ -157,7 +162,7 @@ def _say(text: str) -> None:
 
 def reproduce_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="table-2, figure-7, …, or all; none lists them.")
+        list[str] | None, typer.Argument(metavar="[NAME]", help="table-2, figure-7, …, or all; none lists them.")
     ] = None,
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Seeds; 3, or 1 with --quick, if not given.", min=1)

@@ -379,10 +379,13 @@ def run_or_continue(
     folder = RunFolder(Path(out))
     if force or not folder.begun:
         folder.check_free(force)
+    elif folder.finished:
+        folder.check_same(experiment)
+        return folder.result()
     with held(folder.path, wait):
         if folder.begun and not force:
             folder.check_same(experiment)
-            if folder.finished:
+            if folder.finished:  # by somebody else, a moment ago
                 return folder.result()
             simulation, seconds = _restored(folder, experiment)
         else:
