@@ -9,6 +9,9 @@ from purifl.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray stay on the loopback address, on Linux, too
+
+NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
 
 
 @pytest.fixture
@@ -16,13 +19,13 @@ def cluster():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'purifl[ray]'")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     yield cluster
     cluster.shutdown()
 
 
 def test_a_cluster_gives_the_same_results_outlives_a_lost_node_and_says_what_it_cannot_do(cluster, tiny, tmp_path):
-    lost = cluster.add_node(num_cpus=1)
+    lost = cluster.add_node(**NODE)
     spec = {"base": tiny(rounds=150, eval_every=50), "grid": {"defense": ["lower", "gpd", "bulyan"]}, "seeds": 3}
     spec["exclude"] = [{"defense": "bulyan", "seed": [1, 2]}]
     most, killed = 0, False

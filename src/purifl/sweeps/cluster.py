@@ -27,10 +27,12 @@ class Cluster:
         self._workers, self._gpu = workers, any(device.startswith("cuda") for device in devices)
         passed_on = {key: value for key, value in os.environ.items() if key == "PURIFL_DATA"}
         variables = {"PURIFL_WORKERS": "1", **passed_on}
+        place = address or os.environ.get("RAY_ADDRESS", "local")
+        here: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if place == "local" else {}
         try:
-            ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": variables})
+            ray.init(address=place, log_to_driver=False, runtime_env={"env_vars": variables}, **here)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunError(f"address: no Ray cluster at {address!r}: {error}") from error
+            raise RunError(f"address: no Ray cluster at {place!r}: {error}") from error
         gpus = self._total("GPU")
         if self._gpu and not gpus:
             ray.shutdown()
