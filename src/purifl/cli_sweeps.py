@@ -75,6 +75,7 @@ def sweep_command(
         _say(f"{done} of {len(report.experiments)} runs are done, {report.skipped} of them were before.")
         if done:
             _say(f"Table of all runs: {report.store.table}; look at it with: purifl results {folder}")
+            _say(f"A page on them all is made by: purifl report {folder}")
     if failures:
         raise typer.Exit(1)
 
