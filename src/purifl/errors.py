@@ -36,6 +36,10 @@ class BusyError(RunError):
     """A run folder in which another process is at work."""
 
 
+class PeerError(PuriflError):
+    """A peer that cannot be started, reached or trusted."""
+
+
 def unknown_name(field: str, value: object, known: Iterable[str]) -> ConfigError:
     """The error for a name that is not registered, with the nearest one that is."""
     names = sorted(known)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from purifl.attacks import Poison
 from purifl.data import Samples
+from purifl.engines import Engine
 from purifl.federation import Federation
 from purifl.phases import phase
 
@@ -65,13 +66,13 @@ class Targets:
         return (~self.genuine).nonzero()[:, 0]
 
 
-def accuracies(federation: Federation, targets: Targets) -> Numbers:
-    """Test and attack accuracy over the benign clients' own models.
+def accuracies(engine: Engine, theta: Tensor, targets: Targets) -> Numbers:
+    """Test and attack accuracy over clients' own models (n, d).
 
     ``attack_accuracy`` leaves out inputs that truly have the attacker's label, so that an honest model
     scores about 0; ``attack_accuracy_all`` counts them, as some papers do.
     """
-    hits = federation.engine.hits(federation.theta[federation.benign], targets.everything).float()
+    hits = engine.hits(theta, targets.everything).float()
     right = hits[:, : len(targets.test.y)].sum(0)  # whole numbers, so that no order of adding them matters
     each, fooled = hits[:, : len(targets.test.y)].mean(1), hits[:, len(targets.test.y) :]
     return {
@@ -112,7 +113,7 @@ class Meter:
             evaluate: Whether the models are tested, too.
         """
         federation = self._federation
-        tested = accuracies(federation, self._targets) if evaluate else {}
+        tested = accuracies(federation.engine, federation.theta[federation.benign], self._targets) if evaluate else {}
         changed = (federation.cut != before).sum()
         row = fetched({**tested, **self.tracking(), **self.masks(), **self.trust(), "changed": changed})
         events = []

@@ -83,6 +83,12 @@ class Records(ABC):
         hood.accumulate(state["sum"], coefficients(hood, weights, state["counted"], self.of_differences), gamma)
         return state["sum"]
 
+    def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """r_ij = 0 on the ``edges``, a mask (E,), as if nothing had been heard over them yet; they count as before."""
+        self._forget(state, hood, edges)
+        rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[edges], True)
+        state["sum"][rows] = self._total(state, hood, rows[hood.rows] & state["counted"])
+
     @abstractmethod
     def vectors(self, hood: Neighbourhood) -> int:
         """Vectors of length d that are kept, the sums left out."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-from purifl.attacks import MessageAttack
+from purifl.attacks import MessageAttack, Poison
 from purifl.data import DataSet, DataSource
 from purifl.determinism import deterministic
 from purifl.errors import ConfigError
@@ -29,25 +29,33 @@ def place(experiment: Experiment) -> tuple[Graph, list[int]]:
     return graph, experiment.attack.place(n, stream(seed, "malicious clients"))
 
 
+def share_out(experiment: Experiment, data: DataSet, poison: Poison | None, malicious: list[int]) -> list[Client]:
+    """The clients, each with its part of the data; the malicious ones with what they would rather have learned."""
+    labels, n = data.train.y.cpu().numpy(), experiment.clients
+    parts = experiment.partition.split(labels, n, stream(experiment.seed, "partition"))
+    clients = [Client(k, data.train.at(torch.from_numpy(part))) for k, part in enumerate(parts)]
+    return [corrupted(experiment, c, poison) if c.id in malicious else c for c in clients]
+
+
+def corrupted(experiment: Experiment, client: Client, poison: Poison | None) -> Client:
+    """The client turned malicious."""
+    poisoned = poison.corrupt(client.data) if poison else None
+    return Client(client.id, client.data, poisoned, experiment.attack.malicious_level, malicious=True)
+
+
 class Simulation:
     """An experiment brought to life: data shared out, attackers placed, federation begun."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        n, seed = experiment.clients, experiment.seed
-        device = available(experiment.device)
-        data = _loaded(experiment.dataset, os.environ.get("PURIFL_DATA"), device)
-        labels = data.train.y.cpu()
+        seed, device = experiment.seed, available(experiment.device)
+        data = loaded(experiment.dataset, os.environ.get("PURIFL_DATA"), device)
         poison = experiment.attack.aim(data, stream(seed, "attack"))
-        parts = experiment.partition.split(labels.numpy(), n, stream(seed, "partition"))
         graph, self.malicious = place(experiment)
-        self.histograms = [labels[part].bincount(minlength=data.classes).tolist() for part in parts]
+        clients = share_out(experiment, data, poison, self.malicious)
+        self.histograms = [c.data.y.cpu().bincount(minlength=data.classes).tolist() for c in clients]
         self.targets = Targets.of(data.test, poison, device)
 
-        clients = [Client(k, data.train.at(torch.from_numpy(part))) for k, part in enumerate(parts)]
-        for k in self.malicious:
-            own, level = clients[k].data, experiment.attack.malicious_level
-            clients[k] = Client(k, own, poison.corrupt(own) if poison else None, level, malicious=True)
         if experiment.defense.knows_malicious:
             clients = [c for c in clients if not c.malicious]
             graph = graph.subgraph([c.id for c in clients]).copy()
@@ -116,7 +124,7 @@ def finite(row: Row) -> Row:
 
 
 @lru_cache(maxsize=1)
-def _loaded(source: DataSource, root: str | None, device: torch.device) -> DataSet:
+def loaded(source: DataSource, root: str | None, device: torch.device) -> DataSet:
     """The data set from the folder ``root``, on the device; the last one is kept for the next run."""
     return source.load().to(device)
 

@@ -142,6 +142,9 @@ class MessageAttack(Attack):
     private: ClassVar[bool] = False
     """Whether a malicious client says something else to each of its neighbours."""
 
+    omniscient: ClassVar[bool] = False
+    """Whether it takes what no client on a network could know: what others trust whom, or how they would judge."""
+
     knowledge: Literal["full", "partial"] = Field(
         "full", description="whether attackers see all benign messages, or only those of their neighbours"
     )

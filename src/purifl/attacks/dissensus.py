@@ -27,6 +27,7 @@ class Dissensus(MessageAttack):
         "He, Karimireddy, Jaggi: Byzantine-Robust Decentralized Learning via ClippedGossip, arXiv 2202.01545"
     )
     private = True
+    omniscient = True
 
     strength: float = Field(1.5, gt=0, allow_inf_nan=False, description="ε, how much of the benign pull is taken back")
 

@@ -32,6 +32,8 @@ class Stealth(MessageAttack):
 
     reference: ClassVar[str] = "purifl's own: an adaptive attack on trust by consistency"
 
+    omniscient = True
+
     limit: float = Field(5.0, gt=0, allow_inf_nan=False, description="the largest η, in lengths of the benign mean")
 
     def craft(self, view: View) -> Tensor:

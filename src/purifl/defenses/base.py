@@ -170,6 +170,9 @@ class Defense(Component):
         """γ_i ← Σ_j w_ij γ_j + g_i^{t+1} − g_i^t, (R, d): gradient tracking (DSGT)."""
         return self.aggregate(state, turn, turn.heard.gamma) + gradient - previous
 
+    def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """Both ends of the ``edges``, a mask (E,), begin anew: nothing that came over them is remembered."""
+
     def local_rule(self) -> LocalRule | None:
         """How benign clients train, where it is not plain SGD."""
         return None

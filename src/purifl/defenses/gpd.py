@@ -86,6 +86,10 @@ class Recording(Defense):
         hood, gamma = turn.hood, turn.heard.gamma
         return gradient + self.kept_as(hood, gamma[0].nbytes).add(state, hood, turn.weights, gamma)
 
+    def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """r_ij = 0 on the edges."""
+        self.kept_as(hood, state["sum"][0].nbytes).forget(state, hood, edges)
+
 
 @defenses.register("gpd-paper")
 class GPDPaper(Recording):

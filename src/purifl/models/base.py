@@ -73,7 +73,7 @@ class Imported(ModelSpec):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Import the factory, call it and see that it returned a module."""
-        factory = self._load()
+        factory = imported(self.factory, "model")
         try:
             inspect.signature(factory).bind(shape, classes, **self.params)
         except TypeError as error:
@@ -85,16 +85,16 @@ class Imported(ModelSpec):
             )
         return model
 
-    def _load(self) -> Callable[..., object]:
-        module, _, attribute = self.factory.partition(":")
-        try:
-            with _importable_cwd():
-                found: Callable[..., object] = getattr(importlib.import_module(module), attribute)
-        except (ImportError, ValueError, AttributeError) as error:
-            raise ConfigError(
-                "model", self.factory, f"give package.module:factory, importable from here ({error})"
-            ) from error
-        return found
+
+def imported(path: str, field: str) -> Callable[..., object]:
+    """The function at ``package.module:name``, or a ConfigError about the setting ``field``."""
+    module, _, attribute = path.partition(":")
+    try:
+        with _importable_cwd():
+            found: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(field, path, f"give package.module:factory, importable from here ({error})") from error
+    return found
 
 
 @contextmanager

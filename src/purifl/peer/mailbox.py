@@ -1,0 +1,153 @@
+"""What neighbours sent: at most two messages of each are kept, of the round that is open and the next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+from purifl.peer.identity import Pins, signed_by
+from purifl.peer.journal import Journal
+from purifl.peer.messages import (
+    Answer,
+    Assembly,
+    Expected,
+    Header,
+    Message,
+    Reject,
+    RejectedError,
+    statement,
+)
+
+
+class Mailbox:
+    """Receives messages, and says what became of them.
+
+    Args:
+        expected: What a message must be.
+        neighbours: From whom.
+        journal: Where refusals are counted.
+        pins: Whose signatures messages must carry; none are asked for if not given.
+        timeout: Seconds that one message may take to come in.
+
+    Attributes:
+        open: The round whose messages are wanted; that of the next is accepted, too.
+        positions: The latest round that each neighbour was seen in.
+        arrived: When the first message of the open round came, by neighbour; late ones included.
+        changed: Set whenever something came.
+        late: Called with a neighbour that is one round behind.
+        left: Neighbours that said goodbye.
+    """
+
+    def __init__(
+        self, expected: Expected, neighbours: list[int], journal: Journal, pins: Pins | None, timeout: float
+    ) -> None:
+        self._expected, self._journal, self._pins, self._timeout = expected, journal, pins, timeout
+        self._held: dict[int, dict[int, Message]] = {peer: {} for peer in neighbours}
+        self._taken: dict[int, tuple[int, str]] = {}
+        self._streams: dict[int, asyncio.Task[Answer]] = {}
+        self.open = 0
+        self.positions: dict[int, int] = {}
+        self.arrived: dict[int, tuple[int, float]] = {}
+        self.changed = asyncio.Event()
+        self.late: Callable[[int], None] = lambda peer: None
+        self.left: set[int] = set()
+
+    def held(self, peer: int, round_: int) -> Message | None:
+        """A neighbour's message of a round, if it came."""
+        return self._held[peer].get(round_)
+
+    def all_held(self, round_: int) -> dict[int, Message]:
+        """All messages of a round that came."""
+        return {peer: held[round_] for peer, held in self._held.items() if round_ in held}
+
+    def move(self, open_: int) -> None:
+        """From now on messages of ``open_`` are wanted; earlier ones are gone."""
+        self.open = open_
+        for held in self._held.values():
+            for round_ in [each for each in held if not open_ <= each <= open_ + 1]:
+                del held[round_]
+
+    def close(self, round_: int, counted: dict[int, Message]) -> None:
+        """The round is taken with these messages, and whoever sent one may be told so even later."""
+        self._taken = {peer: (round_, message.header.digest) for peer, message in counted.items()}
+        self.move(round_ + 1)
+
+    def saw(self, peer: int, round_: int) -> None:
+        """A neighbour is known to be in a round."""
+        self.positions[peer] = max(round_, self.positions.get(peer, 0))
+
+    async def receive(self, peer: int, frames: AsyncIterator[bytes]) -> Answer:
+        """Take in one message; of two that a neighbour sends at a time the earlier is given up."""
+        task = asyncio.current_task()
+        assert task is not None
+        earlier = self._streams.get(peer)
+        if earlier is not None and not earlier.done():
+            earlier.cancel()
+        self._streams[peer] = task
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._receive(peer, frames)
+        except TimeoutError:
+            return self._reject(peer, RejectedError(Reject.SLOW, f"not complete after {self._timeout:g} s"))
+        except RejectedError as refusal:
+            return self._reject(peer, refusal)
+        finally:
+            if self._streams.get(peer) is task:
+                del self._streams[peer]
+            self.changed.set()
+
+    def _reject(self, peer: int, refusal: RejectedError) -> Answer:
+        self._journal.reject(refusal.reason, refusal.detail, peer)
+        return Answer(status="rejected", round=self.open, reason=refusal.reason.value)
+
+    async def _receive(self, peer: int, frames: AsyncIterator[bytes]) -> Answer:
+        first = await anext(aiter(frames), b"")
+        header = Header.read(first)
+        self._expected.check(header, peer)
+        if header.kind == "leave":
+            self.left.add(peer)
+            return Answer(status="held", round=self.open)
+        self.left.discard(peer)
+        self.saw(peer, header.round)
+        if (answer := self._unwanted(peer, header)) is not None:
+            return answer
+        assembly = Assembly(self._expected, header)
+        async for chunk in frames:
+            assembly.add(chunk)
+        message = assembly.finish()
+        self._check_signature(peer, header)
+        if (answer := self._unwanted(peer, header)) is not None:  # time has passed
+            return answer
+        self._held[peer][header.round] = message
+        self.arrived[peer] = header.round, time.monotonic()
+        self._journal.count_received(peer, len(first) + header.size)
+        return Answer(status="held", round=self.open)
+
+    def _unwanted(self, peer: int, header: Header) -> Answer | None:
+        """The answer to a message that is not taken in: it is here already, too late or too early."""
+        held = self._held[peer].get(header.round)
+        if held is not None:
+            if held.header.digest != header.digest:
+                raise RejectedError(Reject.CONFLICT, f"another message of round {header.round} came before")
+            return Answer(status="held", round=self.open)
+        if header.round < self.open:
+            if header.round == self.open - 1:
+                self.arrived[peer] = header.round, time.monotonic()
+                self.late(peer)
+            if self._taken.get(peer) == (header.round, header.digest):
+                return Answer(status="held", round=self.open)
+            self._journal.reject(Reject.ROUND, f"{header.round}, now {self.open}", peer)
+            return Answer(status="ahead", round=self.open)
+        if header.round > self.open + 1:
+            self._journal.reject(Reject.ROUND, f"{header.round}, now {self.open}", peer)
+            return Answer(status="behind", round=self.open)
+        return None
+
+    def _check_signature(self, peer: int, header: Header) -> None:
+        if self._pins is None:
+            return
+        said = statement(header.federation, header.experiment, header.round, header.sender, header.digest)
+        signature = bytes.fromhex(header.signature) if len(header.signature) % 2 == 0 else b""
+        if not any(signed_by(certificate, said, signature) for certificate in self._pins.of(peer)):
+            raise RejectedError(Reject.SIGNATURE, "its tensors are not signed by its certificate")

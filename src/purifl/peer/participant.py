@@ -1,0 +1,336 @@
+"""What a peer computes: one row of the federation, with its neighbourhood as columns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from purifl.attacks import MessageAttack, View
+from purifl.defenses import Heard, Setting, Turn
+from purifl.defenses.gpd import Recording
+from purifl.engines import Work, engine_for
+from purifl.errors import ConfigError
+from purifl.experiment import Experiment
+from purifl.memory import check
+from purifl.models import Build
+from purifl.neighbourhood import Neighbourhood
+from purifl.peer.messages import Message
+from purifl.randomness import stream
+from purifl.rows import Rows, are_finite, average
+from purifl.state import State, load_into
+from purifl.topology import Graph, neighbourhood
+from purifl.training import Client, LocalRule
+
+Spoken = dict[int, Tensor]
+"""γ as it is said to each neighbour."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A peer's place in a federation.
+
+    Attributes:
+        experiment: What all peers run.
+        client: This peer's data, and what it is.
+        neighbours: Ids of the neighbours.
+        model: Builds the model.
+        malicious: Ids of malicious clients; only malicious ones look at it.
+    """
+
+    experiment: Experiment
+    client: Client
+    neighbours: tuple[int, ...]
+    model: Build
+    malicious: frozenset[int] = frozenset()
+
+
+class Participant(ABC):
+    """θ, γ, g and trust of one client, and its part of a round.
+
+    Columns are the client and its neighbours, sorted by id, as they are in a simulation.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        experiment, self.seat = seat.experiment, seat
+        self.ids = sorted((seat.client.id, *seat.neighbours))
+        self.place = {peer: k for k, peer in enumerate(self.ids)}
+        self.own = self.place[seat.client.id]
+        self.device = torch.device(experiment.device)
+        m = len(self.ids)
+        self.hood = Neighbourhood.of([range(m)], [self.own], range(m)).to(self.device)
+        self.training = experiment.training
+        assert self.training.step_size is not None  # filled in by the experiment
+        self.step_size = self.training.step_size
+        rule = LocalRule() if seat.client.malicious else experiment.defense.local_rule() or LocalRule()
+        work = Work(
+            seat.model, [seat.client], self.training, experiment.seed, self.device, cross_entropy, rule,
+            experiment.precision,
+        )  # fmt: skip
+        self.engine = engine_for(experiment.engine, work)
+        if self.engine.position.dtype != torch.float32:
+            raise ConfigError("model", str(self.engine.position.dtype), "peers exchange float32; use such a model")
+        self.round = 0
+        self.theta = self.engine.initial()
+        self.gradient, self.gamma = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.trust = torch.full((m,), 1 / m, device=self.device)
+        self.cut = torch.zeros_like(self.hood.to_self)
+
+    def begin(self) -> None:
+        """γ⁰ = g⁰ = ∇L(θ⁰)."""
+        self.gradient = self.engine.gradients(self.theta, 0)
+        self.gamma = self.gradient.clone()
+
+    def trust_in(self, peer: int) -> float:
+        """w_ij, as it is told to neighbour j."""
+        return float(self.trust[self.place[peer]])
+
+    def speak(self, heard: Mapping[int, Message]) -> Spoken:
+        """γ for each neighbour; what it ``heard`` in this round matters only to who crafts its messages."""
+        return dict.fromkeys(self.seat.neighbours, self.gamma[0])
+
+    @property
+    def waits_for(self) -> frozenset[int]:
+        """The neighbours it wants to hear before it speaks."""
+        return frozenset()
+
+    @abstractmethod
+    def step(self, messages: Mapping[int, Message]) -> dict[int, Tensor | None]:
+        """Take a round with the messages that count, and say what each added to the record of its edge, if anything."""
+
+    def heard(self, messages: Mapping[int, Message]) -> Heard:
+        """The messages as columns, the client's own among them."""
+        theta = self.theta.new_zeros(len(self.ids), self.theta.shape[1])
+        gamma, trust = torch.zeros_like(theta), self.trust.clone()
+        present = torch.zeros_like(self.hood.to_self)
+        theta[self.own], gamma[self.own] = self.theta[0], self.gamma[0]
+        for peer, message in messages.items():
+            k = self.place[peer]
+            theta[k], gamma[k] = message.tensors["theta"], message.tensors["gamma"]
+            trust[k], present[k] = message.header.scalars["trust"], True
+        models = torch.sub(self.theta, self.gamma, alpha=self.step_size)
+        present[self.own] = bool(are_finite(models) & are_finite(self.gamma))
+        if not present[self.own]:
+            theta[self.own], gamma[self.own] = 0, 0
+        return Heard(theta, gamma, trust, present)
+
+    def take_off(self, peer: int, terms: list[Tensor]) -> None:  # noqa: B027 - only who runs a defence has records
+        """Take what past rounds added to the record of an edge off again; γ follows with the next round."""
+
+    def forget(self, peer: int) -> None:  # noqa: B027 - only who runs a defence has records
+        """Begin the record of an edge anew; γ follows with the next round."""
+
+    def settle(self) -> None:  # noqa: B027 - only who runs a defence has records
+        """Bring γ up to the records, after the last round."""
+
+    def expose(self, peer: int) -> None:  # noqa: B027 - only who runs a defence has records
+        """A neighbour was proved to say different things to different neighbours: it is not trusted any more."""
+
+    def rejoin(self, round_: int, models: list[Tensor]) -> None:
+        """Go on in a later round from the median of the neighbours' models, with empty records."""
+        self.round = round_
+        self.theta = torch.stack(models).to(self.device).median(0).values[None]
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """γ = g at the model as it is, nothing recorded."""
+        self.gradient = self.engine.gradients(self.theta, self.round)
+        self.gamma = self.gradient.clone()
+
+    def state_dict(self) -> State:
+        """Everything that the rest of the run depends on."""
+        ids = torch.tensor(self.ids)
+        return {"ids": ids, "round": torch.tensor(self.round), **{name: getattr(self, name) for name in _TENSORS}}
+
+    def load_state_dict(self, saved: State) -> None:
+        """Continue from ``saved``, which must be of this very neighbourhood."""
+        state = self.state_dict()
+        load_into(state, saved, "peer")
+        self.round = int(state["round"])
+
+    def adopt(self, saved: State) -> None:
+        """Continue from what was saved when the neighbourhood was another: model, gradient and trust are kept."""
+        self.theta.copy_(saved["theta"])
+        self.round = int(saved["round"])
+        before = dict(zip(saved["ids"].tolist(), saved["trust"].tolist(), strict=True))
+        self.trust = torch.tensor([before.get(peer, 1 / len(self.ids)) for peer in self.ids], device=self.device)
+        self.trust /= self.trust.sum()
+        self.begin_again()
+
+
+_TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
+
+
+class Benign(Participant):
+    """Runs the defence, on one row."""
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        experiment = seat.experiment
+        assert experiment.mixing is not None  # filled in by the experiment
+        assert experiment.detector is not None
+        nobody = torch.zeros_like(self.hood.to_self)
+        defense = experiment.defense
+        if isinstance(defense, Recording):  # a log grows with the rounds, and cannot be put right afterwards
+            defense = defense.model_copy(update={"records": "dense"})
+        defense = defense.settle(Setting(self.hood, nobody, self.training, experiment.mixing))
+        check(self.engine.model, 1, self.hood, (defense, experiment.detector), defense.lighter, self.engine.vectors)
+        self.exact = isinstance(defense, Recording) and defense.of_differences and experiment.mixing == "metropolis"
+        self.rows = Rows(self.hood, defense, experiment.detector, experiment.mixing, self.step_size, self._losses)
+
+    def begin(self) -> None:
+        """γ⁰ = g⁰, no records."""
+        super().begin()
+        self.rows.begin(self._first())
+
+    def _first(self) -> Heard:
+        """θ⁰ and γ⁰ where only one's own are known: rules take from it its shape alone, or their own row."""
+        return self.heard({})
+
+    def step(self, messages: Mapping[int, Message]) -> dict[int, Tensor | None]:
+        """One round of Algorithm 1; a neighbour that is not among the messages has no part in it."""
+        heard, rows = self.heard(messages), self.rows
+        missed = ~heard.present & ~self.hood.to_self
+        turn = rows.listen(self.round, heard, self.trust)
+        theta = rows.mix(turn)
+        gradient = self.engine.gradients(theta, self.round + 1)
+        tracked = self.training.algorithm == "dsgt"
+        gamma = rows.track(turn, gradient, self.gradient) if tracked else gradient.clone()
+        trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
+        terms = {peer: self._term(turn, peer) for peer in messages if not turn.cut[self.place[peer]]}
+        self.theta, self.gradient, self.gamma = theta, gradient, gamma
+        self.trust, self.cut = trust.clone(), turn.cut.clone()
+        self.round += 1
+        return terms
+
+    def _term(self, turn: Turn, peer: int) -> Tensor | None:
+        """w_ij (γ_j − γ_i), where it is recorded."""
+        k, gamma = self.place[peer], turn.heard.gamma
+        return turn.weights[k] * (gamma[k] - gamma[self.own]) if self.exact else None
+
+    def take_off(self, peer: int, terms: list[Tensor]) -> None:
+        """d_ij ← d_ij − Σ terms, as a round that hears γ_i − Σ terms from j with weight 1, and trains nothing."""
+        k = self.place[peer]
+        if not (self.exact and terms) or self.cut[k]:
+            return
+        heard = self.heard({})
+        heard.gamma[k] = heard.gamma[self.own] - torch.stack(terms).sum(0)
+        weights = torch.zeros_like(self.trust).index_fill_(0, torch.tensor([k], device=self.device), 1.0)
+        turn = Turn(self.round, self.hood, heard, self.cut, ~self.cut, weights, self.step_size, self._losses)
+        self.rows.track(turn, self.gradient, self.gradient)
+
+    def forget(self, peer: int) -> None:
+        """d_ij = 0."""
+        edges = torch.arange(len(self.ids), device=self.device) == self.place[peer]
+        self.rows.defense.forget(self.rows.defense_state, self.hood, edges)
+
+    def settle(self) -> None:
+        """γ_i = g_i + Σ_j d_ij, from the records as they are now."""
+        if not self.exact:
+            return
+        heard, nothing = self.heard({}), torch.zeros_like(self.trust)
+        turn = Turn(self.round, self.hood, heard, self.cut, ~self.cut, nothing, self.step_size, self._losses)
+        self.gamma = self.rows.track(turn, self.gradient, self.gradient)
+
+    def expose(self, peer: int) -> None:
+        """Trust 0, which is a cut, said with the next message."""
+        self.trust[self.place[peer]] = 0
+
+    def begin_again(self) -> None:
+        """γ = g, no records; trust, cuts and the detector's evidence stay."""
+        super().begin_again()
+        if not self.rows.defense_state:
+            self.rows.begin(self._first())
+        self.rows.defense.forget(self.rows.defense_state, self.hood, ~self.hood.to_self)
+
+    def _losses(self, models: Tensor) -> Tensor:
+        return torch.stack([self.engine.batch_loss(model, self.seat.client, self.round) for model in models])
+
+    def state_dict(self) -> State:
+        """The defence's and the detector's state, too."""
+        return super().state_dict() | self.rows.state()
+
+    def load_state_dict(self, saved: State) -> None:
+        """Continue from ``saved``; what the defence keeps is begun first, so that there is something to fill."""
+        self.rows.begin(self._first())
+        super().load_state_dict(saved)
+
+
+class Malicious(Participant):
+    """Mixes honestly with its initial weights, trains on poisoned data or crafts its messages."""
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        attack = seat.experiment.attack
+        self.attack = attack if isinstance(attack, MessageAttack) else None
+        self.said = self.gamma
+
+    @property
+    def waits_for(self) -> frozenset[int]:
+        """Who crafts its messages hears the benign ones first."""
+        return frozenset(self.seat.neighbours) - self.seat.malicious if self.attack else frozenset()
+
+    def step(self, messages: Mapping[int, Message]) -> dict[int, Tensor | None]:
+        """θ ← Σ_j w_ij⁰ (θ_j − λ γ_j) over whom it heard; γ is its gradient."""
+        heard = self.heard(messages)
+        heard.gamma[self.own] = self.said[0]
+        models = torch.sub(heard.theta, heard.gamma, alpha=self.step_size)
+        models = torch.where(heard.present[:, None], models, torch.nan)
+        self.theta = average(self.hood, self.trust, models)
+        self.gradient = self.engine.gradients(self.theta, self.round + 1)
+        self.gamma = self.said = self.gradient.clone()
+        self.round += 1
+        return dict.fromkeys(messages)
+
+    def speak(self, heard: Mapping[int, Message]) -> Spoken:
+        """The crafted messages: one for all, or one for each benign neighbour; accomplices hear the gradient then."""
+        self.said = self.gamma
+        if self.attack is None:
+            return super().speak(heard)
+        view = self._view(self.attack, heard)
+        level, crafted = self.attack.malicious_level, self.attack.craft(view)
+        sent = (1 - level) * view.honest + level * crafted
+        ours = (view.hood.owner[view.columns] == self.own).nonzero()[:, 0].tolist()
+        if not self.attack.private:
+            self.said = sent[ours[0]][None]
+            return dict.fromkeys(self.seat.neighbours, self.said[0])
+        victims = [self.ids[view.hood.own_cols[view.hood.rows[view.edges[k]]]] for k in ours]
+        return super().speak(heard) | dict(zip(victims, (sent[k] for k in ours), strict=True))
+
+    def _view(self, attack: MessageAttack, heard: Mapping[int, Message]) -> View:
+        """What it knows: what its neighbours said in this round, and how much they trust it."""
+        experiment, accomplices = self.seat.experiment, self.seat.malicious & set(self.ids)
+        benign = [peer for peer in self.ids if peer not in accomplices]
+        graph: Graph = nx.Graph([(a, b) for a in accomplices for b in self.ids if a != b])
+        hood = neighbourhood(graph, self.ids, benign, frozenset(accomplices if attack.private else ()))
+        gamma = self.gamma[0].expand(hood.columns, -1).clone()
+        known = [peer for peer in benign if peer in heard]
+        for peer in known:
+            gamma[self.place[peer]] = heard[peer].tensors["gamma"]
+        theirs = torch.isin(hood.owner, torch.tensor([self.place[peer] for peer in accomplices]))
+        private = torch.arange(hood.columns) >= len(self.ids)
+        columns = (theirs & (private if attack.private else ~private)).nonzero()[:, 0]
+        trust = (1 / hood.size.float())[hood.rows]
+        for edge in (hood.senders == self.own).nonzero()[:, 0].tolist():
+            peer = self.ids[int(hood.own_cols[hood.rows[edge]])]
+            trust[edge] = heard[peer].header.scalars["trust"] if peer in heard else trust[edge]
+        threshold = (experiment.defense.threshold / hood.size)[hood.rows]
+        seed = int(stream(experiment.seed, "crafted messages", self.round).integers(2**62))
+        return View(
+            self.round, experiment.clients, hood, gamma, gamma[[self.place[peer] for peer in known]], columns, trust,
+            trust <= threshold, _cannot_foresee, threshold, torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+
+
+def _cannot_foresee(messages: Tensor) -> Tensor:
+    raise ConfigError("attack", "foresee", "on a network nobody can ask how others would judge a message")
+
+
+def participant(seat: Seat) -> Participant:
+    """The part that the seat's client plays."""
+    return Malicious(seat) if seat.client.malicious else Benign(seat)

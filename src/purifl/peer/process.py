@@ -1,0 +1,54 @@
+"""A peer as a process of its own: what ``purifl peer`` runs, and ``purifl network up`` starts many of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from purifl.errors import PuriflError
+from purifl.peer.config import PeerConfig
+from purifl.peer.journal import JsonLines
+from purifl.peer.setup import node_for
+
+
+def run_peer(config: Path, leave: bool = False) -> None:
+    """Run one peer until its rounds are done, or have it say goodbye; SIGTERM ends it as the end of a round would."""
+    node = node_for(PeerConfig.read(config))
+    asyncio.run(node.leave() if leave else node.run())
+
+
+def log_lines() -> None:
+    """Send the log, a JSON object a line, to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("purifl")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+def spawn(config: Path) -> ForkServerProcess:
+    """Start a peer in a process, forked from one that has only imported what it needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["purifl.peer.process"])
+    process = context.Process(target=_main, args=(str(config),), daemon=True)
+    process.start()
+    return process
+
+
+def _main(config: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    file = Path(config).with_name("peer.log")
+    with file.open("a") as out:
+        os.dup2(out.fileno(), sys.stderr.fileno())  # what gRPC itself has to say
+    log_lines()
+    try:
+        run_peer(Path(config))
+    except PuriflError as error:
+        logging.getLogger("purifl.peer").error("stopped", extra={"fields": {"reason": str(error)}})
+        sys.exit(2)

@@ -1,0 +1,49 @@
+"""What a peer keeps: an ordinary run folder, with its own rows in it, written before anything is said about a round."""
+
+from __future__ import annotations
+
+from safetensors import SafetensorError
+
+from purifl.experiment import Experiment
+from purifl.metrics import Row
+from purifl.peer.config import PeerConfig
+from purifl.runs import Result, RunFolder
+from purifl.state import State
+
+WriteError = (OSError, SafetensorError)
+
+
+class Store:
+    """A peer's run folder."""
+
+    def __init__(self, config: PeerConfig, experiment: Experiment) -> None:
+        self.experiment, self._seconds = experiment, 0.0
+        self.folder = RunFolder(config.folder)
+        if not self.folder.begun:
+            self.folder = RunFolder.create(config.folder, experiment)
+        self._done, self._torn = 0, False
+
+    def load(self) -> State | None:
+        """The state after the last round that was finished; rows of later ones are dropped."""
+        saved = self.folder.load(self.experiment)
+        state, self._seconds = saved if saved is not None else (None, 0.0)
+        self._done = int(state["round"]) if state is not None else 0
+        self.folder.rewind(self._done)
+        return state
+
+    def commit(self, rows: list[Row], events: list[Row], state: State, seconds: float) -> None:
+        """Keep a round, all or nothing; where that failed (a full disk, say) it can be tried again."""
+        if self._torn:
+            self.folder.rewind(self._done)
+        self._torn = True
+        for row in rows:
+            self.folder.append(row, [each for each in events if each["round"] == row["round"]])
+        self.folder.save(state, self.experiment, self._seconds + seconds)
+        self._done, self._torn = int(state["round"]), False
+
+    def finish(self, trust: list[Row], histogram: list[int], seconds: float) -> None:
+        """All rounds are done."""
+        rows, events = self.folder.rows("metrics.jsonl"), self.folder.rows("events.jsonl")
+        self.folder.finish(
+            Result(self.experiment, [], rows, events, trust, [histogram], self._seconds + seconds, self.folder.path)
+        )

@@ -1,0 +1,278 @@
+"""gRPC over mutual TLS 1.3: who may connect, and how little of anything they may use.
+
+Handlers take and return raw bytes, since messages have a format of their own (:mod:`purifl.peer.messages`): there is no
+code to generate. gRPC's Python interface has no setting for the lowest TLS version. It speaks 1.2 and 1.3, and the
+environment variable below chooses the cipher suites of 1.2 alone: the one named here needs a pre-shared key, which
+nobody has, so that 1.2 cannot be agreed upon. That this works is tried on the running server before any neighbour is
+let in (:func:`refuses_tls12`), and the version of each connection is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
+
+import grpc
+import grpc.aio
+from cryptography import x509
+
+from purifl.errors import ConfigError, PeerError
+from purifl.peer.config import PeerConfig
+from purifl.peer.identity import KeyPair, Pins, check_dates, fingerprint, name_of, to_pem
+from purifl.peer.messages import CHUNK, FRAME_LIMIT, HEADER_LIMIT, Answer, Reject, RejectedError
+
+SERVICE = "purifl.Peer"
+HANDSHAKE_MS = 5000
+IDLE_MS = 600_000
+STREAMS = 4
+"""Calls that one connection may have open at a time."""
+
+
+class Identity:
+    """A peer's key and certificate, and whom it accepts; files are read again when they change."""
+
+    def __init__(self, config: PeerConfig) -> None:
+        self.config = config
+        for name in ("authority", "certificate", "key"):
+            if not getattr(config, name).is_file():
+                raise ConfigError(
+                    name, str(getattr(config, name)),
+                    "there is no such file; without certificates a peer does not start (purifl network create)",
+                )  # fmt: skip
+        self.pins = Pins({each.id: each.certificate for each in config.neighbours}, config.revoked)
+        self._read()
+        check_dates(self.pair.certificate, "certificate")
+
+    def _read(self) -> None:
+        self._seen = [path.stat().st_mtime_ns for path in (self.config.key, self.config.certificate)]
+        self.pair = KeyPair.read(self.config.key, self.config.certificate)
+        self.authority = self.config.authority.read_bytes()
+
+    def refresh(self) -> bool:
+        """Read what changed, own certificate or pins; whether anything did. Half a pair is left until it is whole."""
+        changed = self.pins.refresh()
+        paths = (self.config.key, self.config.certificate)
+        if [path.stat().st_mtime_ns for path in paths] == self._seen:
+            return changed
+        try:
+            self._read()
+        except ConfigError:
+            return changed
+        return True
+
+    def who(self, pem: bytes) -> int:
+        """The neighbour, or oneself, whose pinned certificate this is."""
+        certificate = x509.load_pem_x509_certificate(pem)
+        if self.pins.is_revoked(certificate):
+            raise RejectedError(Reject.REVOKED, f"certificate {fingerprint(certificate)[:16]} was revoked")
+        if certificate == self.pair.certificate:
+            return self.config.id
+        owner = self.pins.owner(certificate)
+        if owner is None:
+            said = certificate.subject.rfc4514_string()[:80]
+            raise RejectedError(
+                Reject.CERTIFICATE, f"{said}, fingerprint {fingerprint(certificate)[:16]}, is pinned for no neighbour"
+            )
+        return owner
+
+
+class Service(Protocol):
+    """What a server does with what comes in."""
+
+    async def push(self, peer: int, frames: AsyncIterator[bytes]) -> Answer:
+        """A neighbour's message."""
+
+    def status(self, peer: int) -> bytes:
+        """What is said to a neighbour, or to oneself, about how things stand."""
+
+    def refused(self, reason: Reject, detail: str) -> None:
+        """Somebody was not let in."""
+
+
+class Server(grpc.GenericRpcHandler):
+    """Listens for neighbours."""
+
+    def __init__(self, identity: Identity, service: Service) -> None:
+        self._identity, self._service = identity, service
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Listen; the port, after making sure that TLS 1.2 is refused there."""
+        config, server = self._identity.config, self._build()
+        self._server = server
+        credentials = grpc.dynamic_ssl_server_credentials(self._certificates(), self._certificates, True)
+        try:
+            port = server.add_secure_port(config.listen, credentials)
+        except RuntimeError as error:
+            raise PeerError(f"listen: {config.listen} cannot be used: {error}") from None
+        await server.start()
+        host = config.listen.rpartition(":")[0]
+        reachable = host if host not in {"0.0.0.0", "[::]"} else "localhost"
+        if not await asyncio.to_thread(refuses_tls12, reachable.strip("[]"), port, config.certificate, config.key):
+            await self.stop()
+            raise PeerError("this build of gRPC accepts TLS 1.2 whatever it is told; a peer speaks TLS 1.3 only")
+        return port
+
+    async def stop(self) -> None:
+        """Let nobody in any more."""
+        if self._server is not None:
+            await self._server.stop(0.5)
+
+    def _build(self) -> grpc.aio.Server:
+        neighbours = len(self._identity.config.neighbours)
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=STREAMS * (neighbours + 2),
+            options=[
+                ("grpc.max_receive_message_length", FRAME_LIMIT),
+                ("grpc.max_metadata_size", 1 << 13),
+                ("grpc.max_concurrent_streams", STREAMS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.max_allowed_incoming_connections", 16 * (neighbours + 2)),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        server.add_generic_rpc_handlers((self,))
+        return server
+
+    def _certificates(self) -> grpc.ServerCertificateConfiguration:
+        """For the next handshake: what the files hold now."""
+        self._identity.refresh()
+        pair = self._identity.pair
+        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.pem)], self._identity.authority)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - gRPC's own
+        """The handler of a method."""
+        if handler_call_details.method == f"/{SERVICE}/Push":
+            return grpc.stream_unary_rpc_method_handler(self._push)
+        if handler_call_details.method == f"/{SERVICE}/Status":
+            return grpc.unary_unary_rpc_method_handler(self._status)
+        return None
+
+    async def _push(self, frames: AsyncIterator[bytes], context: Any) -> bytes:  # noqa: ANN401
+        peer = await self._admit(context)
+        return (await self._service.push(peer, frames)).frame()
+
+    async def _status(self, _: bytes, context: Any) -> bytes:  # noqa: ANN401
+        return self._service.status(await self._admit(context))
+
+    async def _admit(self, context: Any) -> int:  # noqa: ANN401
+        """Who is calling; anyone but a neighbour is sent away before a byte of the call is read."""
+        about = context.auth_context()
+        try:
+            if about.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
+                raise RejectedError(Reject.PROTOCOL, "not TLS 1.3")
+            return self._identity.who(about["x509_pem_cert"][0])
+        except RejectedError as refusal:
+            self._service.refused(refusal.reason, refusal.detail)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refusal))
+            raise AssertionError from None  # abort does not return
+
+
+def refuses_tls12(host: str, port: int, certificate: Path, key: Path) -> bool:
+    """Whether a server turns away a client that has the right certificate and speaks nothing newer than TLS 1.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(certificate, key)
+    try:
+        with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain):
+            return False
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+class LinkError(Exception):
+    """A neighbour could not be reached, or not in time."""
+
+
+def dial(identity: Identity, peer: int, address: str, pins: list[x509.Certificate]) -> grpc.aio.Channel:
+    """A channel to a peer at whose end one of these very certificates must be."""
+    if not pins:
+        raise LinkError(f"every certificate of peer {peer} is revoked")
+    pair = identity.pair
+    roots = b"".join(to_pem(each) for each in pins)
+    credentials = grpc.ssl_channel_credentials(roots, pair.key_pem, pair.pem)
+    return grpc.aio.secure_channel(
+        address,
+        credentials,
+        options=[
+            ("grpc.ssl_target_name_override", name_of(identity.config.federation, peer)),
+            ("grpc.max_receive_message_length", 1 << 20),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.enable_retries", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )
+
+
+class Link:
+    """The way to one neighbour."""
+
+    def __init__(self, identity: Identity, peer: int, address: str, timeout: float) -> None:
+        self._identity, self.peer, self._address, self._timeout = identity, peer, address, timeout
+        self._channel: grpc.aio.Channel | None = None
+
+    async def push(self, header: bytes, payload: bytes) -> Answer:
+        """Send a message; what the neighbour says to it."""
+        if len(header) > HEADER_LIMIT:
+            raise LinkError(f"a header of {len(header)} bytes would be refused")
+        if self._channel is None:
+            self._channel = dial(self._identity, self.peer, self._address, list(self._identity.pins.of(self.peer)))
+        call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = self._channel.stream_unary(f"/{SERVICE}/Push")
+        try:
+            return Answer.read(await call(self.frames(header, payload), timeout=self._timeout))
+        except grpc.aio.AioRpcError as error:
+            raise LinkError(explain(error, self._identity)) from None
+        except RejectedError as error:
+            raise LinkError(f"an answer that is none: {error}") from None
+
+    def frames(self, header: bytes, payload: bytes) -> Iterator[bytes]:
+        """A message in pieces."""
+        yield header
+        for start in range(0, len(payload), CHUNK):
+            yield payload[start : start + CHUNK]
+
+    async def close(self) -> None:
+        """Hang up; the next message dials again, with the certificates as they are then."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+
+def explain(error: grpc.aio.AioRpcError, identity: Identity) -> str:
+    """A failed call in words that an operator can act on."""
+    details = error.details() or ""
+    try:
+        check_dates(identity.pair.certificate, "certificate")
+    except ConfigError as reason:
+        return f"this peer's {reason}"
+    if "certificate has expired" in details:
+        return "its certificate has expired; it needs a new one (purifl network renew)"
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "its certificate is not the one pinned here; has it a new one that was not sent?"
+    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+        return f"it does not accept this peer: {details}"
+    return f"{error.code().name.lower()}: {details}"[:300]
+
+
+async def ask(identity: Identity, peer: int, address: str, certificates: list[x509.Certificate]) -> bytes:
+    """A peer's status."""
+    channel = dial(identity, peer, address, certificates)
+    call: Callable[..., Awaitable[bytes]] = channel.unary_unary(f"/{SERVICE}/Status")
+    try:
+        return await call(b"", timeout=5)
+    except grpc.aio.AioRpcError as error:
+        raise LinkError(explain(error, identity)) from None
+    finally:
+        await channel.close()

@@ -1,0 +1,80 @@
+"""Federations of peers within one process, on loopback, for tests that disturb them."""
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from safetensors.torch import load_file
+
+from purifl import Experiment
+from purifl.peer.config import PeerConfig
+from purifl.peer.network import create
+from purifl.peer.setup import node_for
+
+SETTINGS = {
+    "clients": 4,
+    "model": {"name": "mlp", "hidden": 8},
+    "training": {"gradient": "steps", "local_steps": 4, "batch_size": 32},
+    "rounds": 8,
+    "eval_every": 8,
+}
+PATIENCE = {"first": 20.0, "least": 0.5, "most": 5.0, "transfer": 5.0}
+ONE_THREAD = ThreadPoolExecutor(1)
+"""All peers of a test compute here, one after the other: torch's switches belong to the whole process."""
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def federation(path, patience=None, settings=None, **changes):
+    """A federation on free ports of this machine."""
+    experiment = Experiment.parse(SETTINGS | changes)
+    hosts = [f"127.0.0.1:{port}" for port in free_ports(experiment.clients)]
+    more = {"patience": PATIENCE | (patience or {}), **(settings or {})}
+    return create(experiment, path / "federation", hosts, settings=more)
+
+
+def node(network, peer):
+    return node_for(PeerConfig.read(network.config_file(peer)), ONE_THREAD)
+
+
+async def run_all(nodes, *others, seconds=60):
+    """Run peers until all are done, beside others that disturb them."""
+    disturbing = [asyncio.ensure_future(other) for other in others]
+    try:
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*(each.run() for each in nodes))
+    finally:
+        for each in disturbing:
+            each.cancel()
+        failed = await asyncio.gather(*disturbing, return_exceptions=True)
+    errors = [each for each in failed if isinstance(each, Exception)]
+    assert not errors, errors
+
+
+async def reached(node, round_):
+    """Wait until a peer has done so many rounds."""
+    while node.me.round < round_:
+        await asyncio.sleep(0.005)
+
+
+def stored(network, peer):
+    """What a peer has on disk."""
+    return load_file(network.folder(peer) / "run" / "checkpoint.safetensors")
+
+
+def models(network):
+    """(n, d) the final models."""
+    return torch.cat([stored(network, peer)["theta"] for peer in network.peers])
+
+
+def accuracies(nodes):
+    return [each._row["test_accuracy"] for each in nodes]
