@@ -2,11 +2,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint types unit setup docs picture clean
+.PHONY: help demo test test-network fuzz lint types unit setup docs picture clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("purifl needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
@@ -32,6 +32,13 @@ types: $(STAMP) ## Strict mypy
 
 unit: $(STAMP) ## The tests alone
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+test-network: $(STAMP) ## Federations of real processes, killed and disturbed (some minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m network --timeout 600
+
+fuzz: $(STAMP) ## Throw a minute of mutated bytes at the parser of messages
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[fuzz]'
+	@$(BIN)/python tests/peer/fuzz_messages.py -max_total_time=60
 
 docs: $(STAMP) ## Write docs/catalogue.md, and what purifl list shows, from the code
 	@$(BIN)/python -m purifl.catalogue markdown > docs/catalogue.md

@@ -14,12 +14,12 @@ from purifl.peer.setup import node_for
 
 SETTINGS = {
     "clients": 4,
-    "model": {"name": "mlp", "hidden": 8},
-    "training": {"gradient": "steps", "local_steps": 4, "batch_size": 32},
+    "model": {"name": "mlp", "hidden": 16},
+    "training": {"batch_size": 16, "step_size": 0.1},
     "rounds": 8,
     "eval_every": 8,
 }
-PATIENCE = {"first": 20.0, "least": 0.5, "most": 5.0, "transfer": 5.0}
+PATIENCE = {"first": 20.0, "least": 3.0, "most": 5.0, "transfer": 5.0}
 ONE_THREAD = ThreadPoolExecutor(1)
 """All peers of a test compute here, one after the other: torch's switches belong to the whole process."""
 

@@ -36,6 +36,7 @@ class Mailbox:
         arrived: When the first message of the open round came, by neighbour; late ones included.
         changed: Set whenever something came.
         late: Called with a neighbour that is one round behind.
+        restarted: Called with a neighbour that has forgotten what it was sent.
         left: Neighbours that said goodbye.
     """
 
@@ -51,6 +52,8 @@ class Mailbox:
         self.arrived: dict[int, tuple[int, float]] = {}
         self.changed = asyncio.Event()
         self.late: Callable[[int], None] = lambda peer: None
+        self.restarted: Callable[[int], None] = lambda peer: None
+        self._boots: dict[int, str] = {}
         self.left: set[int] = set()
 
     def held(self, peer: int, round_: int) -> Message | None:
@@ -110,6 +113,9 @@ class Mailbox:
             return Answer(status="held", round=self.open)
         self.left.discard(peer)
         self.saw(peer, header.round)
+        if self._boots.setdefault(peer, header.boot) != header.boot:
+            self._boots[peer] = header.boot
+            self.restarted(peer)
         if (answer := self._unwanted(peer, header)) is not None:
             return answer
         assembly = Assembly(self._expected, header)

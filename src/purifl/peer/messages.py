@@ -90,6 +90,7 @@ class Header(_Strict):
     """The first frame of a message.
 
     Attributes:
+        boot: Drawn when the sender was started: one that changed has forgotten what it was sent.
         since: The round from which on the sender's record of this edge counts.
         counted: The last rounds that the edge counted in, as the sender has it on disk.
         signature: Of :func:`statement`, where neighbours compare digests.
@@ -102,6 +103,7 @@ class Header(_Strict):
     round: Round
     sender: Peer
     kind: Literal["round", "leave"] = "round"
+    boot: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     size: Annotated[int, Field(ge=0, lt=2**40)]
     digest: Digest
     scalars: Annotated[dict[str, float], Field(max_length=len(SCALARS))]

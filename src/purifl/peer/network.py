@@ -23,7 +23,6 @@ from purifl.topology import Graph, neighbourhood
 
 DAYS = 365.0
 FIRST_PORT = 7000
-METRICS_PORT = 9000
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,7 @@ def create(
     hosts: list[str] | None = None,
     *,
     days: float = DAYS,
+    metrics_port: int | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Network:
     """Write a federation that runs an experiment.
@@ -123,6 +123,7 @@ def create(
         out: The folder, which must not exist.
         hosts: Where each peer listens, as host:port; ports of this machine from 7000 on if not given.
         days: How long certificates are valid.
+        metrics_port: Where Prometheus reads peer 0 on its own machine; peer N's is N further on. None for nowhere.
         settings: More for every peer's configuration.
     """
     check_experiment(experiment)
@@ -137,7 +138,7 @@ def create(
         )
     name = f"{experiment.dataset.name}-{experiment.digest()}"
     try:
-        _write(experiment, out, hosts, days, settings or {}, graph, name)
+        _write(experiment, out, hosts, days, metrics_port, settings or {}, graph, name)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
@@ -145,7 +146,14 @@ def create(
 
 
 def _write(
-    experiment: Experiment, out: Path, hosts: list[str], days: float, settings: dict[str, Any], graph: Graph, name: str
+    experiment: Experiment,
+    out: Path,
+    hosts: list[str],
+    days: float,
+    metrics_port: int | None,
+    settings: dict[str, Any],
+    graph: Graph,
+    name: str,
 ) -> None:
     authority = new_authority(name)
     (out / "authority").mkdir(parents=True)
@@ -163,6 +171,8 @@ def _write(
             (folder / "neighbours" / f"{each}.crt").write_bytes(pairs[each].pem)
         described = [{"id": k, "address": hosts[k], "certificate": f"neighbours/{k}.crt"} for k in near]
         config = {"federation": name, "id": peer, "listen": hosts[peer], **settings, "neighbours": described}
+        if metrics_port is not None:
+            config["metrics"] = f"127.0.0.1:{metrics_port + peer}"
         PeerConfig.parse(config, folder)
         write_config(folder / "peer.yaml", config)
     (out / "README.md").write_text(_readme(name, hosts, graph, days))
@@ -182,7 +192,8 @@ def _readme(name: str, hosts: list[str], graph: Graph, days: float) -> str:
     lines = [
         f"# The federation {name}\n",
         "Each peer gets its own folder under `peers/`, and nobody else's, over a channel that both ends trust, since",
-        f"it holds a private key. There it is started with `purifl peer peer.yaml`. Certificates are valid for {days:g} days.\n",
+        "it holds a private key. There it is started with `purifl peer peer.yaml`. Certificates are valid for",
+        f"{days:g} days.\n",
         "| send | to the peer at | which talks to |\n|---|---|---|",
     ]
     lines += [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -64,7 +66,8 @@ class Node:
         self.expected = Expected(config.federation, self.experiment.digest(), layout, self.me.step_size)
         signed = self.identity.pins if config.compare_digests else None
         self.mail = Mailbox(self.expected, self.neighbours, self.journal, signed, config.patience.transfer)
-        self.mail.late = self._send_previous
+        self.mail.late, self.mail.restarted = self._send_previous, self._send_again
+        self._boot = secrets.token_hex(8)
         self.server = Server(self.identity, self)
         timeout = config.patience.transfer
         self.links = {each.id: self.link(each.id, each.address, timeout) for each in config.neighbours}
@@ -156,8 +159,8 @@ class Node:
         self.mail.move(self.me.round)
 
     def _keep_alone(self) -> None:
-        rows = [self.measure.skipped(self.me.round)]
-        self.store.commit(rows, [], self._state(), time.monotonic() - self._started)
+        row, _ = self.measure.read(self.me, self.me.cut, {}, {})
+        self.store.commit([row | {"absent": True}], [], self._state(), time.monotonic() - self._started)
 
     async def _round(self) -> None:
         began = time.monotonic()
@@ -175,7 +178,7 @@ class Node:
         seconds = {"exchange": listened - began, "compute": self._training}
         row, events = await self._compute(lambda: self.measure.read(self.me, before, messages, seconds))
         await self._keep([row], events)
-        self._row = {**self._row, **{key: x for key, x in row.items() if x is not None}}
+        self._row |= {key: x for key, x in row.items() if x is not None}
         self._publish(spoken, messages, time.monotonic() - began)
 
     def _take(self, held: dict[int, Message], messages: dict[int, Message]) -> None:
@@ -262,7 +265,7 @@ class Node:
         round_ = int(saved["round"]) if saved is not None else 0
         header = Header(
             federation=self._names[0], experiment=self._names[1], round=round_, sender=self.config.id,
-            kind="leave", size=0, digest=digest_of(b""), scalars={},
+            kind="leave", boot=self._boot, size=0, digest=digest_of(b""), scalars={},
         )  # fmt: skip
         try:
             for peer, link in self.links.items():
@@ -307,7 +310,7 @@ class Node:
             edge = self.edges[peer]
             header = Header(
                 federation=self._names[0], experiment=self._names[1], round=round_, sender=self.config.id,
-                size=len(payload), digest=digest, scalars={"trust": self.me.trust_in(peer)},
+                boot=self._boot, size=len(payload), digest=digest, scalars={"trust": self.me.trust_in(peer)},
                 since=edge.since, counted=tuple(each for each in edge.counted if each < round_), signature=signature,
                 witnessed=tuple(said for other, said in self._digests.items() if other != peer)[:64],
             )  # fmt: skip
@@ -404,11 +407,21 @@ class Node:
             return
         self._resending[peer] = asyncio.ensure_future(self._resend(peer, outgoing))
 
+    def _send_again(self, peer: int) -> None:
+        """A neighbour that was started anew has lost what it said it holds."""
+        if peer in self._receipts and self._outgoing is not None and self.mail.open == self._outgoing.round:
+            self._receipts.discard(peer)
+            self._spawn(self._deliver(peer, self._outgoing))
+
     async def _resend(self, peer: int, outgoing: Outgoing) -> None:
-        try:
-            await self._send(peer, outgoing)
-        except LinkError as error:
-            self.journal.note("not reached", logging.WARNING, neighbour=peer, reason=str(error))
+        pause, until = RETRY, time.monotonic() + self.config.patience.transfer
+        while time.monotonic() < until and self.mail.open <= outgoing.round + 1:
+            try:
+                await self._send(peer, outgoing)
+                return
+            except LinkError:
+                pause = min(2 * pause, 1.0)
+                await asyncio.sleep(pause)
 
     # -- when the others are rounds ahead -----------------------------------------------------------------------------
 
@@ -416,28 +429,37 @@ class Node:
         """Take up the round after the one that most neighbours are in, from the median of their models."""
         await self._cancel_deliveries()
         until = time.monotonic() + self.config.patience.first
-        while time.monotonic() < until:
-            listened = self._listened()
-            known = sorted(self.mail.positions.get(peer, 0) for peer in listened)
-            there = min(known[(len(known) - 1) // 2] + 1, self.experiment.rounds)
-            self.mail.move(max(there, self.mail.open))
-            models = [m.tensors["theta"] for p, m in self.mail.all_held(self.mail.open).items() if p in listened]
-            if 2 * len(models) > len(listened):
-                break
-            self.mail.changed.clear()
-            try:
-                await asyncio.wait_for(self.mail.changed.wait(), 1.0)
-            except TimeoutError:
+        self.mail.move(self._middle() + 1)
+        while not (models := self._models(self.mail.open)):
+            if self._models(self.mail.open + 1) or self._middle() > self.mail.open + 1:
+                self.mail.move(max(self.mail.open + 1, self._middle()))
                 continue
-        else:
-            raise PeerError("the neighbours went on without this peer and cannot be heard any more; has the run ended?")
+            if time.monotonic() > until:
+                raise PeerError("the neighbours went on without this peer, and cannot be heard; has the run ended?")
+            self.mail.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.mail.changed.wait(), 1.0)
         left, there = self.me.round, self.mail.open
         await self._compute(lambda: self.me.rejoin(there, models))
         self._restart_edges()
         self._previous = self._outgoing = None
         self.journal.rejoins.inc()
         self.journal.note("rejoined", logging.WARNING, left=left, round=there, models=len(models))
-        await self._keep([self.measure.skipped(each) for each in range(left + 1, there + 1)], [])
+        row, _ = await self._compute(lambda: self.measure.read(self.me, self.me.cut, {}, {}))
+        self._row |= {key: x for key, x in row.items() if x is not None}
+        away = [self.measure.skipped(each) for each in range(left + 1, there)]
+        await self._keep([*away, row | {"absent": True}], [])
+
+    def _middle(self) -> int:
+        """The round that most neighbours have reached, short of the last."""
+        known = sorted(self.mail.positions.get(peer, 0) for peer in self._listened())
+        return min(known[(len(known) - 1) // 2], self.experiment.rounds - 1)
+
+    def _models(self, round_: int) -> list[Tensor]:
+        """The models of a round, once most neighbours have sent theirs."""
+        listened, held = self._listened(), self.mail.all_held(round_)
+        models = [message.tensors["theta"] for peer, message in held.items() if peer in listened]
+        return models if 2 * len(models) > len(listened) else []
 
     def _restart_edges(self) -> None:
         self.edges = {peer: Edge(self.me.round) for peer in self.neighbours}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
 import signal
 import sys
+from datetime import datetime
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -52,3 +54,19 @@ def _main(config: str) -> None:
     except PuriflError as error:
         logging.getLogger("purifl.peer").error("stopped", extra={"fields": {"reason": str(error)}})
         sys.exit(2)
+
+
+def stopped_because(log: Path, since: float) -> str:
+    """Why a peer stopped, as it said itself after a moment; empty where it did not."""
+    if not log.exists():
+        return ""
+    for line in reversed(log.read_text(errors="replace").splitlines()):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if datetime.fromisoformat(entry["time"]).timestamp() < since:
+            return ""
+        if entry["event"] == "stopped":
+            return str(entry["reason"])
+    return ""
