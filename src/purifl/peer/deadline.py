@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from purifl.peer.config import Patience
 
 MISSES = 3
-"""A neighbour that missed so many rounds in a row is not waited for until it is heard again."""
+"""A neighbour that cannot be reached for so many rounds in a row is not waited for until it is heard again."""
+
+PATIENT_MISSES = 6
+"""One that answers but is behind gets twice the time in each round, so often."""
 
 
 @dataclass
@@ -20,7 +23,8 @@ class Pace:
     patience: Patience
     mean: float | None = None
     deviation: float = 0.0
-    misses: int = 0
+    late: int = 0
+    away: int = 0
 
     def heard(self, lag: float) -> None:
         """Its message came ``lag`` seconds after one's own was ready, perhaps too late to be used."""
@@ -30,22 +34,29 @@ class Pace:
         else:
             self.deviation += (abs(lag - self.mean) - self.deviation) / 4
             self.mean += (lag - self.mean) / 8
-        self.misses = 0
+        self.late = self.away = 0
 
-    def missed(self) -> None:
-        """A round was taken without it."""
-        self.misses += 1 if self.mean is not None else MISSES
+    def missed(self, answers: bool) -> None:
+        """A round was taken without it, though it ``answers``, or it does not."""
+        if answers:
+            self.late, self.away = self.late + 1, 0
+        else:
+            self.away += 1 if self.mean is not None else MISSES
 
     @property
     def down(self) -> bool:
         """Whether it is taken to be away."""
-        return self.misses >= MISSES
+        return self.away >= MISSES or self.late >= PATIENT_MISSES
 
-    def deadline(self, own: float) -> float:
-        """Seconds to wait for it, where one's own round takes ``own``: a neighbour one round behind can catch up."""
+    def deadline(self, own: float, answers: bool = False) -> float:
+        """Seconds to wait for it, where one's own round takes ``own``: a neighbour one round behind can catch up.
+
+        One that ``answers`` is there, and perhaps waiting for somebody else; it is given three times as long.
+        """
         if self.down:
             return 0.0
         if self.mean is None:
             return self.patience.first
         least = max(self.patience.least, own)
-        return min(max(self.mean + 4 * self.deviation, least), self.patience.most)
+        usual = max(self.mean + 4 * self.deviation, least)
+        return min(usual * (3 * 2**self.late if answers else 1), self.patience.most)

@@ -140,7 +140,8 @@ class Mailbox:
         if header.round < self.open:
             if header.round == self.open - 1:
                 self.arrived[peer] = header.round, time.monotonic()
-                self.late(peer)
+                if self.positions[peer] == header.round:  # or it is past that, and only helping this one
+                    self.late(peer)
             if self._taken.get(peer) == (header.round, header.digest):
                 return Answer(status="held", round=self.open)
             self._journal.reject(Reject.ROUND, f"{header.round}, now {self.open}", peer)

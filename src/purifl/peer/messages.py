@@ -74,7 +74,7 @@ Peer = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Statement(_Strict):

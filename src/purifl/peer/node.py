@@ -80,6 +80,7 @@ class Node:
         self._previous: Outgoing | None = None
         self._receipts: set[int] = set()
         self._gone: set[int] = set()
+        self._answering: set[int] = set()
         self._digests: dict[int, Statement] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._resending: dict[int, asyncio.Task[None]] = {}
@@ -97,6 +98,7 @@ class Node:
         """A neighbour's message."""
         if peer not in self.edges:
             return Answer(status="rejected", round=self.me.round, reason=Reject.SENDER.value)
+        self._answering.add(peer)
         return await self.mail.receive(peer, frames)
 
     def refused(self, reason: Reject, detail: str) -> None:
@@ -164,7 +166,7 @@ class Node:
 
     async def _round(self) -> None:
         began = time.monotonic()
-        self._check_certificates()
+        await self._check_certificates()
         messages = await self._exchange()
         if messages is None:
             await self._rejoin()
@@ -283,7 +285,7 @@ class Node:
         """Speak and listen; the messages that count, or None where the others are rounds ahead."""
         round_ = self.me.round
         self.mail.move(round_)
-        self._receipts, self._gone = set(), set()
+        self._receipts, self._gone, self._answering = set(), set(), set()
         self._ready = time.monotonic()
         wanted = self.me.waits_for
         if wanted:
@@ -324,7 +326,7 @@ class Node:
 
     def _settled(self, peer: int, round_: int) -> bool:
         """Whether nothing more is to be expected of a neighbour in this round."""
-        if peer in self._gone or peer in self.mail.left:
+        if peer in self._gone or peer in self.mail.left or not self.identity.pins.of(peer):
             return True
         return peer in self._receipts and self.mail.held(peer, round_) is not None
 
@@ -335,7 +337,7 @@ class Node:
             if self._lost():
                 return False
             spent = time.monotonic() - self._ready
-            left = max((self.pace[peer].deadline(self._training) - spent for peer in waiting), default=0.0)
+            left = max((self._deadline(peer) - spent for peer in waiting), default=0.0)
             if left <= 0:
                 return True
             self.mail.changed.clear()
@@ -343,6 +345,9 @@ class Node:
                 await asyncio.wait_for(self.mail.changed.wait(), left)
             except TimeoutError:
                 continue
+
+    def _deadline(self, peer: int) -> float:
+        return self.pace[peer].deadline(self._training, peer in self._answering)
 
     def _listened(self) -> list[int]:
         """The neighbours that are not cut and have not left."""
@@ -395,6 +400,7 @@ class Node:
         header, payload = outgoing.to[peer]
         answer = await self.links[peer].push(header, payload)
         self.mail.saw(peer, answer.round)
+        self._answering.add(peer)
         if answer.status == "held":
             self.journal.count_sent(peer, len(header) + len(payload))
         return answer
@@ -500,7 +506,7 @@ class Node:
             if peer not in messages:
                 journal.count_missed(peer)
                 if came < round_:
-                    self.pace[peer].missed()
+                    self.pace[peer].missed(peer in self._answering)
             journal.trust.labels(peer).set(self.me.trust_in(peer))
             journal.cut.labels(peer).set(bool(self.me.cut[self.me.place[peer]]))
             journal.lag.labels(peer).set(self.pace[peer].mean or 0)
@@ -511,12 +517,12 @@ class Node:
         missing = sorted(set(self.neighbours) - set(messages) - self.mail.left)
         journal.note("round", round=self.me.round, seconds=round(seconds, 4), missing=missing)
 
-    def _check_certificates(self) -> None:
+    async def _check_certificates(self) -> None:
         """Take up new certificates between rounds, and warn before one's own expires."""
         if self.identity.refresh():
             self.journal.note("certificates read again")
             for link in self.links.values():
-                self._spawn(link.close())
+                await link.close()
         left = self.identity.pair.certificate.not_valid_after_utc - datetime.now(UTC)
         self.journal.expiry.set(left.total_seconds())
         if left < SOON:

@@ -1,0 +1,188 @@
+"""The life of a federation: losses, absences, comings and goings, new certificates, liars found out."""
+
+import asyncio
+import urllib.request
+
+import pytest
+import torch
+import yaml
+from federations import federation, free_ports, node, reached, run_all, stored
+
+from purifl.peer.edges import Edge, Repair
+from purifl.peer.network import Network, edit_config
+from purifl.peer.transport import LinkError
+from purifl.randomness import stream
+
+
+def imbalance(network, peers=None):
+    """‖Σγ − Σg‖ against the size of γ."""
+    states = [stored(network, peer) for peer in peers or network.peers]
+    gamma, gradient = (torch.cat([state[key] for state in states]).double() for key in ("gamma", "gradient"))
+    return float((gamma - gradient).sum(0).norm() / gamma.norm(dim=1).sum())
+
+
+def lossy(nodes, rounds, share=0.15):
+    """In some rounds nothing gets from one peer to another, in others only the receipts are lost."""
+    for one in nodes:
+        for peer, link in one.links.items():
+            link.push = _losing(link.push, one, peer, rounds, share)
+
+
+def _losing(push, one, peer, rounds, share):
+    async def sometimes(header, payload):
+        round_ = int(header.split(b'"round":')[1].split(b",")[0])
+        chance = stream(1, "losses", one.config.id, peer, round_).random()
+        if round_ in rounds and chance < share:
+            raise LinkError("lost")
+        answer = await push(header, payload)
+        if round_ in rounds and chance < 2 * share:
+            raise LinkError("the receipt was lost")
+        return answer
+
+    return sometimes
+
+
+@pytest.mark.parametrize("repairing", [True, False], ids=["repaired", "not repaired"])
+def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tmp_path, monkeypatch):
+    if not repairing:
+        monkeypatch.setattr(Edge, "reconcile", lambda *_: Repair(False, []))
+    network = federation(tmp_path, {"least": 0.08}, rounds=7, eval_every=7)
+    nodes = [node(network, peer) for peer in network.peers]
+    lossy(nodes, range(1, 5))
+    asyncio.run(run_all(nodes))
+    repaired = sum(sum(each.journal.repaired.values()) for each in nodes)
+    assert sum(sum(each.journal.missed.values()) for each in nodes) > 0
+    assert not torch.cat([each.me.cut for each in nodes]).any()
+    if repairing:
+        assert repaired > 0
+        assert imbalance(network) < 1e-6
+    else:
+        assert imbalance(network) > 1e-3
+
+
+def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_path, undisturbed):
+    network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
+
+    async def story():
+        nodes = [node(network, peer) for peer in network.peers]
+        lives = [asyncio.ensure_future(each.run()) for each in nodes]
+        await reached(nodes[1], 2)
+        lives[1].cancel()
+        await asyncio.gather(lives[1], return_exceptions=True)
+        await reached(nodes[0], 6)
+        nodes[1] = node(network, 1)
+        lives[1] = asyncio.ensure_future(nodes[1].run())
+        async with asyncio.timeout(60):
+            await asyncio.gather(*lives)
+        return nodes
+
+    nodes = asyncio.run(story())
+    assert nodes[1].journal.rejoins._value.get() >= 1
+    assert all(edge.since > 2 for edge in nodes[1].edges.values())
+    assert all(each.edges[1].since == nodes[1].edges[each.config.id].since for each in nodes if each.config.id != 1)
+    assert any(nodes[1].edges[0].counted)
+    assert imbalance(network) < 1e-6
+    accuracy = [each._row["test_accuracy"] for each in nodes]
+    assert min(accuracy) > sum(undisturbed[1]) / len(undisturbed[1]) - 0.02
+    rows = nodes[1].store.folder.result().history
+    assert [row["round"] for row in rows] == list(range(1, 13))
+    assert any(row["absent"] for row in rows)
+
+
+def test_a_peer_joins_and_another_leaves(tmp_path):
+    network = federation(tmp_path, {"least": 0.3, "first": 4}, rounds=10, eval_every=10)
+    whole = {peer: yaml.safe_load(network.config_file(peer).read_text()) for peer in network.peers}
+    for peer in (0, 1, 2):  # as long as nobody knows of peer 3
+        near = [each for each in whole[peer]["neighbours"] if each["id"] != 3]
+        edit_config(network.config_file(peer), neighbours=near)
+
+    async def until(peers, round_):
+        nodes = {peer: node(network, peer) for peer in peers}
+        lives = [asyncio.ensure_future(each.run()) for each in nodes.values()]
+        await asyncio.gather(*(reached(each, round_) for each in nodes.values()))
+        for life in lives:
+            life.cancel()
+        await asyncio.gather(*lives, return_exceptions=True)
+        return nodes
+
+    asyncio.run(until((0, 1, 2), 2))
+    assert stored(network, 0)["ids"].tolist() == [0, 1, 2]
+    for peer in (0, 1, 2):
+        edit_config(network.config_file(peer), neighbours=whole[peer]["neighbours"])
+
+    async def story():
+        nodes = {peer: node(network, peer) for peer in network.peers}
+        lives = {peer: asyncio.ensure_future(each.run()) for peer, each in nodes.items()}
+        async with asyncio.timeout(30):
+            while not all(nodes[3].edges[peer].counted for peer in (0, 1, 2)):
+                await asyncio.sleep(0.01)
+        lives.pop(0).cancel()
+        await asyncio.sleep(0.1)
+        leaving = node(network, 0)
+        await leaving.leave()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*lives.values())
+        return nodes
+
+    nodes = asyncio.run(story())
+    assert nodes[3].journal.rejoins._value.get() >= 1
+    for peer in (1, 2, 3):
+        assert nodes[peer].mail.left == {0}
+        assert nodes[peer].edges[0].counted == []
+    assert imbalance(network, [1, 2, 3]) < 1e-6
+
+
+def test_certificates_are_rotated_without_a_restart_and_revoked_ones_refused(tmp_path):
+    network = federation(tmp_path, {"least": 0.3}, rounds=12, eval_every=12)
+
+    async def story():
+        nodes = [node(network, peer) for peer in network.peers]
+        lives = asyncio.gather(*(each.run() for each in nodes))
+        await reached(nodes[0], 2)
+        old = nodes[1].identity.pair.certificate
+        network.renew(1)
+        await asyncio.gather(*(reached(each, 5) for each in nodes))
+        assert nodes[1].identity.pair.certificate != old
+        assert not any(sum(each.journal.missed.values()) for each in nodes)
+        network.revoke(2)
+        async with asyncio.timeout(60):
+            await lives
+        return nodes
+
+    nodes = asyncio.run(story())
+    assert all(nodes[peer].journal.rejected["revoked"] > 0 for peer in (0, 1, 3))
+    assert all(nodes[peer].journal.missed == {2: nodes[peer].journal.missed[2]} for peer in (0, 1, 3))
+
+
+@pytest.mark.parametrize("comparing", [True, False])
+def test_who_says_different_things_to_different_neighbours_is_exposed_where_they_compare(comparing, tmp_path):
+    attack = {"name": "equivocate", "malicious_clients": [2], "scale": 0.5}
+    network = federation(
+        tmp_path, settings={"compare_digests": comparing}, clients=5, attack=attack, rounds=4, eval_every=4
+    )
+    nodes = [node(network, peer) for peer in network.peers]
+    asyncio.run(run_all(nodes))
+    cut = {each.config.id: [peer for peer in each.neighbours if each.me.cut[each.me.place[peer]]] for each in nodes}
+    assert [cut[peer] for peer in (0, 1, 3, 4)] == [[2] if comparing else []] * 4
+
+
+def test_prometheus_reads_rounds_trust_and_rejections(tmp_path):
+    network = federation(tmp_path, clients=2, rounds=3, eval_every=3)
+    (port,) = free_ports(1)
+    edit_config(network.config_file(0), metrics=f"127.0.0.1:{port}")
+    nodes = [node(network, peer) for peer in network.peers]
+    asyncio.run(run_all(nodes))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(values["purifl_round"]) == 3
+    assert float(values['purifl_trust{neighbour="1"}']) == pytest.approx(nodes[0].me.trust_in(1))
+    assert float(values['purifl_received_bytes_total{neighbour="1"}']) == nodes[0].journal.received[1]
+    assert float(values['purifl_rejected_total{reason="digest"}']) == 0
+
+
+def test_a_network_that_is_none(tmp_path):
+    from purifl.errors import PeerError
+
+    with pytest.raises(PeerError, match="network create"):
+        Network(tmp_path)

@@ -1,0 +1,174 @@
+"""Federations on disk and from the command line."""
+
+import asyncio
+import json
+
+import pytest
+import yaml
+from federations import federation, free_ports, node, run_all
+from typer.testing import CliRunner
+
+from purifl.cli import app
+from purifl.errors import ConfigError, PuriflError
+from purifl.experiment import Experiment
+from purifl.peer.config import PeerConfig
+from purifl.peer.network import Network, create
+from purifl.peer.watch import status_at, status_table
+from purifl.runs import RunFolder
+
+TINY = {
+    "clients": 3,
+    "model": {"name": "mlp", "hidden": 4},
+    "rounds": 3,
+    "training": {"gradient": "steps", "local_steps": 2},
+    "attack": {"name": "backdoor-9", "malicious_clients": [1]},
+}
+
+
+@pytest.fixture
+def experiment_file(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(yaml.safe_dump(TINY))
+    return file
+
+
+@pytest.fixture
+def hosts_file(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# three of them\n" + "".join(f"127.0.0.1:{port}\n" for port in free_ports(3)))
+    return file
+
+
+def call(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+@pytest.mark.timeout(240)
+def test_a_federation_from_the_command_line_ends_in_a_report(experiment_file, hosts_file, tmp_path):
+    out = tmp_path / "federation"
+    assert call("network", "create", experiment_file, "--out", out, "--hosts", hosts_file).exit_code == 0
+    assert "peers/2/" in (out / "README.md").read_text()
+    done = call("network", "up", out, "--json")
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["malicious"] == [1]
+    assert summary["rounds"] == 3
+    assert 0 < summary["test_accuracy"] < 1
+    assert (out / "run" / "report" / "index.html").exists()
+    result = RunFolder(out / "run").result()
+    assert {edge["client"] for edge in result.trust} == {0, 2}
+    assert len(result.histograms) == 3
+    assert all(row["false_alarm_edges"] == 0 for row in result.history)
+    assert RunFolder(out / "peers" / "0" / "run").result().final["round"] == 3
+
+
+def test_peers_are_asked_how_they_are(tmp_path):
+    network = federation(tmp_path, clients=2, rounds=3, eval_every=3)
+    nodes = [node(network, peer) for peer in network.peers]
+    told = {}
+
+    async def ask():
+        while nodes[0].me.round < 2:
+            await asyncio.sleep(0.01)
+        for who in network.peers:
+            told[who] = await asyncio.to_thread(status_at, nodes[0].config.listen, network.config(who))
+
+    async def story():
+        asking = asyncio.ensure_future(ask())
+        await asyncio.gather(run_all(nodes), asking)
+
+    slow = nodes[1]._compute
+
+    async def slowly(work):
+        await asyncio.sleep(0.1)
+        return await slow(work)
+
+    nodes[1]._compute = slowly
+    asyncio.run(story())
+    assert told[0]["neighbours"]["1"]["received"] > 0
+    assert told[1] == {"id": 0, "round": told[1]["round"], "rounds": 3}
+    assert status_table([told[0], {"id": 1, "error": "away"}]).row_count == 2
+
+
+def test_status_says_who_cannot_be_reached(tmp_path):
+    network = federation(tmp_path, clients=2)
+    result = call("network", "status", network.path, "--json")
+    assert [row["id"] for row in json.loads(result.stdout)] == [0, 1]
+    assert all("error" in row for row in json.loads(result.stdout))
+    result = call("network", "status", "127.0.0.1:1")
+    assert isinstance(result.exception, ConfigError)
+    assert "--config" in str(result.exception)
+
+
+BAD = {
+    "an omniscient attack": ({"attack": "stealth"}, "no peer on a network can"),
+    "a defence that knows": ({"defense": "upper"}, "nobody is told"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_on_a_network_is_refused(what, tmp_path):
+    changes, message = BAD[what]
+    with pytest.raises(ConfigError, match=message):
+        create(Experiment.parse(TINY | changes), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_hosts_must_be_as_many_as_clients(tmp_path):
+    with pytest.raises(ConfigError, match="one line for each"):
+        create(Experiment.parse(TINY), tmp_path / "out", ["127.0.0.1:7000"])
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(PuriflError, match="not empty"):
+        create(Experiment.parse(TINY), tmp_path)
+
+
+def test_what_a_defence_leaves_open_is_settled_for_all(tmp_path):
+    network = create(Experiment.parse(TINY | {"defense": "trimmed-mean", "clients": 5}), tmp_path / "out")
+    assert network.experiment.defense.assumed == 1
+
+
+def test_own_data_through_a_factory(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from purifl.data.digits import *\nfrom purifl.data import datasets\ndef load():\n"
+        "    return datasets.resolve('digits').load()\ndef wrong():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    network = federation(tmp_path, clients=2, rounds=2, eval_every=2)
+    config = network.config(0)
+    own = PeerConfig.parse(config.model_dump(mode="json") | {"data": "mine:load"}, tmp_path)
+    from purifl.peer.setup import node_for
+
+    assert len(node_for(own).me.seat.client.data.y) > 1000
+    with pytest.raises(ConfigError, match="DataSet"):
+        node_for(PeerConfig.parse(config.model_dump(mode="json") | {"data": "mine:wrong"}, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"listen": "nowhere"}, "host:port"),
+        ({"neighbours": []}, "neighbours"),
+        ({"insecure": True}, "insecure"),
+        ({"id": 1}, "differ"),
+    ],
+)
+def test_a_wrong_configuration_says_what_is_wrong(change, message, tmp_path):
+    network = federation(tmp_path, clients=2)
+    settings = yaml.safe_load(network.config_file(0).read_text())
+    with pytest.raises(ConfigError, match=message):
+        PeerConfig.parse(settings | change, tmp_path)
+
+
+def test_renewed_and_revoked_from_the_command_line(tmp_path):
+    network = federation(tmp_path, clients=3)
+    before = (network.folder(1) / "peer.crt").read_bytes()
+    assert call("network", "renew", network.path, 1).exit_code == 0
+    pinned = (network.folder(0) / "neighbours" / "1.crt").read_bytes()
+    assert pinned == before + (network.folder(1) / "peer.crt").read_bytes()
+    assert call("network", "revoke", network.path, 1).exit_code == 0
+    assert len((network.folder(2) / "revoked.txt").read_text().splitlines()) == 2
+    assert isinstance(call("network", "renew", network.path, 7).exception, ConfigError)
+    assert Network(network.path).peers == [0, 1, 2]

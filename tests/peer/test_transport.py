@@ -1,0 +1,120 @@
+"""Who gets in, and over what."""
+
+import asyncio
+import socket
+import ssl
+import threading
+
+import pytest
+from federations import federation, node
+
+from purifl.errors import ConfigError, PeerError
+from purifl.peer.identity import check_dates, new_authority, new_peer
+from purifl.peer.transport import Identity, Link, LinkError, Server, refuses_tls12
+
+
+def served(network, check):
+    """Run a check while peer 0 listens."""
+
+    async def story():
+        peer = node(network, 0)
+        await peer.server.start()
+        try:
+            return await check(peer)
+        finally:
+            await peer.server.stop()
+
+    return asyncio.run(story())
+
+
+def port_of(network):
+    return int(network.config(0).listen.rpartition(":")[2])
+
+
+@pytest.fixture
+def network(tmp_path):
+    return federation(tmp_path, clients=2)
+
+
+def test_tls_1_2_is_refused_and_1_3_is_not(network):
+    def connect(version):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = context.maximum_version = version
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(network.folder(1) / "peer.crt", network.folder(1) / "peer.key")
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(("127.0.0.1", port_of(network)), 5) as plain, context.wrap_socket(plain) as safe:
+            return safe.version()
+
+    async def check(_):
+        assert await asyncio.to_thread(connect, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(connect, ssl.TLSVersion.TLSv1_2)
+
+    served(network, check)
+
+
+def test_the_probe_notices_a_server_that_speaks_tls_1_2(network):
+    folder = network.folder(0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "peer.crt", folder / "peer.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            connection, _ = listening.accept()
+            with context.wrap_socket(connection, server_side=True) as safe:
+                safe.recv(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert not refuses_tls12("127.0.0.1", listening.getsockname()[1], folder / "peer.crt", folder / "peer.key")
+
+
+def test_a_server_that_cannot_refuse_tls_1_2_does_not_start(network, monkeypatch):
+    monkeypatch.setattr("purifl.peer.transport.refuses_tls12", lambda *_: False)
+    with pytest.raises(PeerError, match=r"TLS 1\.3 only"):
+        asyncio.run(Server(Identity(network.config(0)), None).start())
+
+
+def test_a_neighbour_with_another_certificate_than_the_pinned_one_is_not_spoken_to(network):
+    stranger = new_peer(network._authority(), network.federation, 0, 10)
+    (network.folder(1) / "neighbours" / "0.crt").write_bytes(stranger.pem)
+
+    async def check(peer):
+        link = Link(Identity(network.config(1)), 0, network.config(0).listen, 5)
+        with pytest.raises(LinkError, match="not the one pinned"):
+            await link.push(b"{}", b"")
+        await link.close()
+
+    served(network, check)
+
+
+@pytest.mark.parametrize("missing", ["peer.crt", "peer.key", "authority.crt"])
+def test_without_certificates_a_peer_does_not_start(missing, network):
+    (network.folder(0) / missing).unlink()
+    with pytest.raises(ConfigError, match="without certificates a peer does not start"):
+        node(network, 0)
+
+
+def test_an_expired_certificate_is_refused_in_words(network):
+    from datetime import UTC, datetime, timedelta
+
+    past = datetime.now(UTC) - timedelta(days=9)
+    pair = new_peer(network._authority(), network.federation, 0, 2, past)
+    pair.write(network.folder(0) / "peer.key", network.folder(0) / "peer.crt")
+    with pytest.raises(ConfigError, match=r"expired .* purifl network renew"):
+        node(network, 0)
+    with pytest.raises(ConfigError, match="set the clock"):
+        check_dates(pair.certificate, "certificate", past - timedelta(days=3))
+
+
+def test_keys_are_their_owners_alone(network):
+    for peer in network.peers:
+        assert (network.folder(peer) / "peer.key").stat().st_mode & 0o077 == 0
+        assert network.folder(peer).stat().st_mode & 0o077 == 0
+
+
+def test_a_key_of_another_certificate_is_refused(network):
+    other = new_authority("other")
+    other.write(network.folder(0) / "peer.key", network.folder(0) / "elsewhere.crt")
+    with pytest.raises(ConfigError, match="not for the key"):
+        node(network, 0)
