@@ -18,12 +18,11 @@ def resident():
         return int(statm.read().split()[1]) * 4096
 
 
-start, count = 0, 0
+seen = {"start": 0, "count": 0}
 
 
 def one(data):
-    """Frames cut from the data: first a header, its own or a damaged one, then pieces; nothing may pass but the truth."""
-    global start, count
+    """Frames cut from the data, a header and pieces, each its own or damaged; nothing may pass but the truth."""
     provider = atheris.FuzzedDataProvider(data)
     header = bytearray(HEADER) if provider.ConsumeBool() else bytearray(provider.ConsumeBytes(600))
     for _ in range(provider.ConsumeIntInRange(0, 4) if header else 0):
@@ -33,11 +32,11 @@ def one(data):
         payload[provider.ConsumeIntInRange(0, len(payload) - 1)] = provider.ConsumeIntInRange(0, 255)
     rest = bytes(payload) + provider.ConsumeBytes(provider.ConsumeIntInRange(0, 64))
     size = provider.ConsumeIntInRange(1, 512)
-    count += 1
-    if count == 1000:
-        start = resident()
-    if start and count % 1000 == 0 and resident() - start > MOST:
-        raise MemoryError(f"grown by {resident() - start} bytes")
+    seen["count"] += 1
+    if seen["count"] == 1000:
+        seen["start"] = resident()
+    if seen["start"] and seen["count"] % 1000 == 0 and resident() - seen["start"] > MOST:
+        raise MemoryError(f"grown by {resident() - seen['start']} bytes")
     try:
         message = parse([bytes(header), *(rest[k : k + size] for k in range(0, len(rest), size))])
     except RejectedError:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 from faults import Fault, Lost, Scene
-from federations import federation, models
+from federations import federation, models, play
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
@@ -22,7 +22,7 @@ def test_fault(fault, tmp_path, undisturbed):
             other.cancel()
         return scene
 
-    scene = asyncio.run(disturbed())
+    scene = play(disturbed())
     theta, accuracy = undisturbed
     reached = [each._row["test_accuracy"] for each in scene.nodes]
     assert all(each.me.round == network.experiment.rounds for each in scene.nodes)

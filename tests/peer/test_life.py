@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 import torch
 import yaml
-from federations import federation, free_ports, node, reached, run_all, stored
+from federations import federation, free_ports, node, play, reached, run_all, stored
 
 from purifl.peer.edges import Edge, Repair
 from purifl.peer.network import Network, edit_config
@@ -46,10 +46,10 @@ def _losing(push, one, peer, rounds, share):
 def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tmp_path, monkeypatch):
     if not repairing:
         monkeypatch.setattr(Edge, "reconcile", lambda *_: Repair(False, []))
-    network = federation(tmp_path, {"least": 0.08}, rounds=7, eval_every=7)
+    network = federation(tmp_path, {"least": 0.08}, rounds=6, eval_every=6)
     nodes = [node(network, peer) for peer in network.peers]
-    lossy(nodes, range(1, 5))
-    asyncio.run(run_all(nodes))
+    lossy(nodes, range(1, 4), 0.2)
+    play(run_all(nodes))
     repaired = sum(sum(each.journal.repaired.values()) for each in nodes)
     assert sum(sum(each.journal.missed.values()) for each in nodes) > 0
     assert not torch.cat([each.me.cut for each in nodes]).any()
@@ -76,7 +76,7 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
             await asyncio.gather(*lives)
         return nodes
 
-    nodes = asyncio.run(story())
+    nodes = play(story())
     assert nodes[1].journal.rejoins._value.get() >= 1
     assert all(edge.since > 2 for edge in nodes[1].edges.values())
     assert all(each.edges[1].since == nodes[1].edges[each.config.id].since for each in nodes if each.config.id != 1)
@@ -90,7 +90,7 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
 
 
 def test_a_peer_joins_and_another_leaves(tmp_path):
-    network = federation(tmp_path, {"least": 0.3, "first": 4}, rounds=10, eval_every=10)
+    network = federation(tmp_path, {"least": 0.3, "first": 6}, rounds=10, eval_every=10)
     whole = {peer: yaml.safe_load(network.config_file(peer).read_text()) for peer in network.peers}
     for peer in (0, 1, 2):  # as long as nobody knows of peer 3
         near = [each for each in whole[peer]["neighbours"] if each["id"] != 3]
@@ -105,7 +105,7 @@ def test_a_peer_joins_and_another_leaves(tmp_path):
         await asyncio.gather(*lives, return_exceptions=True)
         return nodes
 
-    asyncio.run(until((0, 1, 2), 2))
+    play(until((0, 1, 2), 2))
     assert stored(network, 0)["ids"].tolist() == [0, 1, 2]
     for peer in (0, 1, 2):
         edit_config(network.config_file(peer), neighbours=whole[peer]["neighbours"])
@@ -124,7 +124,7 @@ def test_a_peer_joins_and_another_leaves(tmp_path):
             await asyncio.gather(*lives.values())
         return nodes
 
-    nodes = asyncio.run(story())
+    nodes = play(story())
     assert nodes[3].journal.rejoins._value.get() >= 1
     for peer in (1, 2, 3):
         assert nodes[peer].mail.left == {0}
@@ -133,11 +133,11 @@ def test_a_peer_joins_and_another_leaves(tmp_path):
 
 
 def test_certificates_are_rotated_without_a_restart_and_revoked_ones_refused(tmp_path):
-    network = federation(tmp_path, {"least": 0.3}, rounds=12, eval_every=12)
+    network = federation(tmp_path, rounds=10, eval_every=10)
 
     async def story():
         nodes = [node(network, peer) for peer in network.peers]
-        lives = asyncio.gather(*(each.run() for each in nodes))
+        lives = [asyncio.ensure_future(each.run()) for each in nodes]
         await reached(nodes[0], 2)
         old = nodes[1].identity.pair.certificate
         network.renew(1)
@@ -145,13 +145,15 @@ def test_certificates_are_rotated_without_a_restart_and_revoked_ones_refused(tmp
         assert nodes[1].identity.pair.certificate != old
         assert not any(sum(each.journal.missed.values()) for each in nodes)
         network.revoke(2)
+        refused = lives.pop(2)
         async with asyncio.timeout(60):
-            await lives
+            await asyncio.gather(*lives)
+        refused.cancel()
         return nodes
 
-    nodes = asyncio.run(story())
+    nodes = play(story())
     assert all(nodes[peer].journal.rejected["revoked"] > 0 for peer in (0, 1, 3))
-    assert all(nodes[peer].journal.missed == {2: nodes[peer].journal.missed[2]} for peer in (0, 1, 3))
+    assert all(set(nodes[peer].journal.missed) == {2} for peer in (0, 1, 3))
 
 
 @pytest.mark.parametrize("comparing", [True, False])
@@ -161,7 +163,7 @@ def test_who_says_different_things_to_different_neighbours_is_exposed_where_they
         tmp_path, settings={"compare_digests": comparing}, clients=5, attack=attack, rounds=4, eval_every=4
     )
     nodes = [node(network, peer) for peer in network.peers]
-    asyncio.run(run_all(nodes))
+    play(run_all(nodes))
     cut = {each.config.id: [peer for peer in each.neighbours if each.me.cut[each.me.place[peer]]] for each in nodes}
     assert [cut[peer] for peer in (0, 1, 3, 4)] == [[2] if comparing else []] * 4
 
@@ -171,7 +173,7 @@ def test_prometheus_reads_rounds_trust_and_rejections(tmp_path):
     (port,) = free_ports(1)
     edit_config(network.config_file(0), metrics=f"127.0.0.1:{port}")
     nodes = [node(network, peer) for peer in network.peers]
-    asyncio.run(run_all(nodes))
+    play(run_all(nodes))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         lines = page.read().decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))

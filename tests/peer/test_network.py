@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from federations import federation, free_ports, node, run_all
+from federations import federation, free_ports, node, play, run_all
 from typer.testing import CliRunner
 
 from purifl.cli import app
@@ -84,7 +84,7 @@ def test_peers_are_asked_how_they_are(tmp_path):
         return await slow(work)
 
     nodes[1]._compute = slowly
-    asyncio.run(story())
+    play(story())
     assert told[0]["neighbours"]["1"]["received"] > 0
     assert told[1] == {"id": 0, "round": told[1]["round"], "rounds": 3}
     assert status_table([told[0], {"id": 1, "error": "away"}]).row_count == 2

@@ -6,7 +6,7 @@ import ssl
 import threading
 
 import pytest
-from federations import federation, node
+from federations import federation, node, play
 
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.identity import check_dates, new_authority, new_peer
@@ -24,7 +24,7 @@ def served(network, check):
         finally:
             await peer.server.stop()
 
-    return asyncio.run(story())
+    return play(story())
 
 
 def port_of(network):
@@ -72,7 +72,7 @@ def test_the_probe_notices_a_server_that_speaks_tls_1_2(network):
 def test_a_server_that_cannot_refuse_tls_1_2_does_not_start(network, monkeypatch):
     monkeypatch.setattr("purifl.peer.transport.refuses_tls12", lambda *_: False)
     with pytest.raises(PeerError, match=r"TLS 1\.3 only"):
-        asyncio.run(Server(Identity(network.config(0)), None).start())
+        play(Server(Identity(network.config(0)), None).start())
 
 
 def test_a_neighbour_with_another_certificate_than_the_pinned_one_is_not_spoken_to(network):

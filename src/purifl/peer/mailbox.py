@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from purifl.peer.identity import Pins, signed_by
 from purifl.peer.journal import Journal
@@ -46,7 +47,8 @@ class Mailbox:
         self._expected, self._journal, self._pins, self._timeout = expected, journal, pins, timeout
         self._held: dict[int, dict[int, Message]] = {peer: {} for peer in neighbours}
         self._taken: dict[int, tuple[int, str]] = {}
-        self._streams: dict[int, asyncio.Task[Answer]] = {}
+        self._streams: dict[tuple[int, int], asyncio.Task[Any]] = {}
+        self._given_up: set[asyncio.Task[Any]] = set()
         self.open = 0
         self.positions: dict[int, int] = {}
         self.arrived: dict[int, tuple[int, float]] = {}
@@ -81,23 +83,20 @@ class Mailbox:
         self.positions[peer] = max(round_, self.positions.get(peer, 0))
 
     async def receive(self, peer: int, frames: AsyncIterator[bytes]) -> Answer:
-        """Take in one message; of two that a neighbour sends at a time the earlier is given up."""
-        task = asyncio.current_task()
-        assert task is not None
-        earlier = self._streams.get(peer)
-        if earlier is not None and not earlier.done():
-            earlier.cancel()
-        self._streams[peer] = task
+        """Take in one message; of two about the same round the earlier is given up, so that none can block the next."""
+        reading = asyncio.ensure_future(self._receive(peer, frames))
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self._receive(peer, frames)
+            return await asyncio.wait_for(reading, self._timeout)
         except TimeoutError:
             return self._reject(peer, RejectedError(Reject.SLOW, f"not complete after {self._timeout:g} s"))
         except RejectedError as refusal:
             return self._reject(peer, refusal)
+        except asyncio.CancelledError:
+            if reading not in self._given_up:
+                raise
+            return Answer(status="behind", round=self.open)
         finally:
-            if self._streams.get(peer) is task:
-                del self._streams[peer]
+            self._given_up.discard(reading)
             self.changed.set()
 
     def _reject(self, peer: int, refusal: RejectedError) -> Answer:
@@ -114,14 +113,11 @@ class Mailbox:
         self.left.discard(peer)
         self.saw(peer, header.round)
         if self._boots.setdefault(peer, header.boot) != header.boot:
-            self._boots[peer] = header.boot
+            self._boots[peer], self.positions[peer] = header.boot, header.round
             self.restarted(peer)
         if (answer := self._unwanted(peer, header)) is not None:
             return answer
-        assembly = Assembly(self._expected, header)
-        async for chunk in frames:
-            assembly.add(chunk)
-        message = assembly.finish()
+        message = await self._assemble(peer, header, frames)
         self._check_signature(peer, header)
         if (answer := self._unwanted(peer, header)) is not None:  # time has passed
             return answer
@@ -129,6 +125,23 @@ class Mailbox:
         self.arrived[peer] = header.round, time.monotonic()
         self._journal.count_received(peer, len(first) + header.size)
         return Answer(status="held", round=self.open)
+
+    async def _assemble(self, peer: int, header: Header, frames: AsyncIterator[bytes]) -> Message:
+        key, task = (peer, header.round), asyncio.current_task()
+        earlier = self._streams.get(key)
+        if earlier is not None:
+            self._given_up.add(earlier)
+            earlier.cancel()
+        assert task is not None
+        self._streams[key] = task
+        try:
+            assembly = Assembly(self._expected, header)
+            async for chunk in frames:
+                assembly.add(chunk)
+            return assembly.finish()
+        finally:
+            if self._streams.get(key) is task:
+                del self._streams[key]
 
     def _unwanted(self, peer: int, header: Header) -> Answer | None:
         """The answer to a message that is not taken in: it is here already, too late or too early."""

@@ -347,7 +347,11 @@ class Node:
                 continue
 
     def _deadline(self, peer: int) -> float:
-        return self.pace[peer].deadline(self._training, peer in self._answering)
+        """Seconds to wait for a neighbour; after the last round there is no hurry, as long as it answers."""
+        answers = peer in self._answering
+        if answers and self.me.round >= self.experiment.rounds:
+            return self.config.patience.most
+        return self.pace[peer].deadline(self._training, answers)
 
     def _listened(self) -> list[int]:
         """The neighbours that are not cut and have not left."""

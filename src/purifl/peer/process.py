@@ -37,7 +37,7 @@ def log_lines() -> None:
 def spawn(config: Path) -> ForkServerProcess:
     """Start a peer in a process, forked from one that has only imported what it needs."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["purifl.peer.process"])
+    context.set_forkserver_preload(["purifl.peer.process", "scipy.stats", "sklearn.cluster", "sklearn.datasets"])
     process = context.Process(target=_main, args=(str(config),), daemon=True)
     process.start()
     return process
