@@ -1,5 +1,6 @@
 """The parser of messages: what is right passes, and nothing else does."""
 
+import asyncio
 import json
 import math
 import tracemalloc
@@ -23,6 +24,7 @@ from purifl.peer.messages import (
 )
 
 LENGTH = 37
+LOOP = asyncio.new_event_loop()
 LAYOUT = Layout.of(LENGTH)
 EXPECTED = Expected("digits", "abc", LAYOUT, 0.1)
 TENSORS = {"theta": torch.arange(LENGTH) / 7, "gamma": -torch.arange(LENGTH) / 3}
@@ -42,10 +44,14 @@ def parse(frames, sender=3):
     first, *chunks = frames
     head = Header.read(first)
     EXPECTED.check(head, sender)
-    assembly = Assembly(EXPECTED, head)
-    for chunk in chunks:
-        assembly.add(chunk)
-    return assembly.finish()
+
+    async def assemble():
+        assembly = Assembly(EXPECTED, head)
+        for chunk in chunks:
+            await assembly.add(chunk)
+        return await assembly.finish()
+
+    return LOOP.run_until_complete(assemble())
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, CHUNK])

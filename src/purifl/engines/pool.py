@@ -250,7 +250,7 @@ def _begin() -> str:
     gc.freeze()  # what was here before is the parent's to collect
     torch.set_num_threads(1)
     torch.set_grad_enabled(True)  # whatever the parent was about when it forked
-    _keep_memory()
+    keep_memory()
     try:
         torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -274,7 +274,7 @@ def _find_place(k: int, workers: int) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Have glibc keep what is freed: asking again for a batch's activations costs a fifth of a small step."""
     trim_threshold, mmap_threshold, most = -1, -3, 1 << 30
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -137,8 +137,8 @@ class Mailbox:
         try:
             assembly = Assembly(self._expected, header)
             async for chunk in frames:
-                assembly.add(chunk)
-            return assembly.finish()
+                await assembly.add(chunk)
+            return await assembly.finish()
         finally:
             if self._streams.get(key) is task:
                 del self._streams[key]

@@ -9,8 +9,10 @@ of this federation has.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -19,8 +21,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save
 from torch import Tensor
-
-from purifl.rows import are_finite
 
 VERSION = 1
 TENSORS = ("theta", "gamma")
@@ -194,14 +194,10 @@ class Layout:
         """The tensors as a safetensors file."""
         return save({name: tensors[name].detach().reshape(-1).contiguous() for name in TENSORS})
 
-    def read(self, data: bytearray) -> dict[str, Tensor]:
+    def read(self, data: Tensor) -> dict[str, Tensor]:
         """The tensors in bytes whose layout was checked, without copying."""
-        order = sorted(TENSORS)  # as safetensors does with tensors of one dtype
-        start = len(self.prefix)
-        return {
-            name: torch.frombuffer(data, dtype=torch.float32, count=self.length, offset=start + 4 * self.length * k)
-            for k, name in enumerate(order)
-        }
+        numbers = data[len(self.prefix) :].view(torch.float32)
+        return dict(zip(sorted(TENSORS), numbers.split(self.length), strict=True))  # in safetensors' own order
 
 
 @dataclass(frozen=True)
@@ -253,11 +249,13 @@ class Assembly:
 
     def __init__(self, expected: Expected, header: Header) -> None:
         self._expected, self._header = expected, header
-        self._data = bytearray(header.size)
+        self._buffer = torch.empty(header.size, dtype=torch.uint8)
+        self._data = memoryview(self._buffer.numpy())
         self._filled, self._hash = 0, hashlib.sha256()
+        self._digesting: Awaitable[None] | None = None
 
-    def add(self, chunk: bytes) -> None:
-        """Take the next piece."""
+    async def add(self, chunk: bytes) -> None:
+        """Take the next piece; it is digested in another thread while the one after it is on its way."""
         end = self._filled + len(chunk)
         if end > len(self._data):
             raise RejectedError(Reject.SIZE, "more bytes than announced")
@@ -265,23 +263,35 @@ class Assembly:
         self._data[self._filled : end] = chunk
         if self._filled < len(prefix) and self._data[: min(end, len(prefix))] != prefix[: min(end, len(prefix))]:
             raise RejectedError(Reject.LAYOUT, "other tensors, dtypes or shapes")
-        self._hash.update(chunk)
+        await self._digested()
+        self._digesting = asyncio.get_running_loop().run_in_executor(None, self._hash.update, chunk)
         self._filled = end
 
-    def finish(self) -> Message:
+    async def _digested(self) -> None:
+        if self._digesting is not None:
+            await self._digesting
+
+    async def finish(self) -> Message:
         """The message, once all of it is here and right."""
+        await self._digested()
         if self._filled != len(self._data):
             raise RejectedError(Reject.SIZE, f"{self._filled} bytes of {len(self._data)}")
         if self._hash.hexdigest() != self._header.digest:
             raise RejectedError(Reject.DIGEST)
         if self._header.kind == "leave":
             return Message(self._header, {})
-        tensors = self._expected.layout.read(self._data)
-        theta, gamma = tensors["theta"], tensors["gamma"]
-        models = torch.sub(theta, gamma, alpha=self._expected.step)
-        if not all(bool(are_finite(x[None])) for x in (gamma, models)):
+        tensors = self._expected.layout.read(self._buffer)
+        if not self._finite(tensors["theta"], tensors["gamma"]):
             raise RejectedError(Reject.NOT_FINITE)
         return Message(self._header, tensors)
+
+    def _finite(self, theta: Tensor, gamma: Tensor) -> bool:
+        """Whether γ and θ − λγ are finite; the difference is formed only where it could overflow."""
+        step = self._expected.step
+        most = [float(torch.stack(torch.aminmax(x)).abs().max()) for x in (theta, gamma)]  # NaN where there is one
+        if most[0] + step * most[1] < torch.finfo(torch.float32).max:
+            return True
+        return bool(gamma.isfinite().all() & torch.sub(theta, gamma, alpha=step).isfinite().all())
 
 
 def digest_of(payload: bytes) -> str:

@@ -20,7 +20,7 @@ from purifl.experiment import Experiment
 from purifl.memory import check
 from purifl.models import Build
 from purifl.neighbourhood import Neighbourhood
-from purifl.peer.messages import Message
+from purifl.peer.messages import TENSORS, Message
 from purifl.randomness import stream
 from purifl.rows import Rows, are_finite, average
 from purifl.state import State, load_into
@@ -105,19 +105,19 @@ class Participant(ABC):
 
     def heard(self, messages: Mapping[int, Message]) -> Heard:
         """The messages as columns, the client's own among them."""
-        theta = self.theta.new_zeros(len(self.ids), self.theta.shape[1])
-        gamma, trust = torch.zeros_like(theta), self.trust.clone()
-        present = torch.zeros_like(self.hood.to_self)
-        theta[self.own], gamma[self.own] = self.theta[0], self.gamma[0]
-        for peer, message in messages.items():
-            k = self.place[peer]
-            theta[k], gamma[k] = message.tensors["theta"], message.tensors["gamma"]
-            trust[k], present[k] = message.header.scalars["trust"], True
+        trust, present = self.trust.clone(), torch.zeros_like(self.hood.to_self)
         models = torch.sub(self.theta, self.gamma, alpha=self.step_size)
         present[self.own] = bool(are_finite(models) & are_finite(self.gamma))
-        if not present[self.own]:
-            theta[self.own], gamma[self.own] = 0, 0
-        return Heard(theta, gamma, trust, present)
+        nothing = torch.zeros_like(self.theta[0])
+        columns = {name: [nothing] * len(self.ids) for name in TENSORS}
+        if present[self.own]:
+            columns["theta"][self.own], columns["gamma"][self.own] = self.theta[0], self.gamma[0]
+        for peer, message in messages.items():
+            k = self.place[peer]
+            for name in TENSORS:
+                columns[name][k] = message.tensors[name].to(self.device)
+            trust[k], present[k] = message.header.scalars["trust"], True
+        return Heard(torch.stack(columns["theta"]), torch.stack(columns["gamma"]), trust, present)
 
     def take_off(self, peer: int, terms: list[Tensor]) -> None:  # noqa: B027 - only who runs a defence has records
         """Take what past rounds added to the record of an edge off again; γ follows with the next round."""

@@ -13,6 +13,9 @@ from datetime import datetime
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import torch
+
+from purifl.engines.pool import keep_memory
 from purifl.errors import PuriflError
 from purifl.peer.config import PeerConfig
 from purifl.peer.journal import JsonLines
@@ -21,8 +24,15 @@ from purifl.peer.setup import node_for
 
 def run_peer(config: Path, leave: bool = False) -> None:
     """Run one peer until its rounds are done, or have it say goodbye; SIGTERM ends it as the end of a round would."""
+    settle_in()
     node = node_for(PeerConfig.read(config))
     asyncio.run(node.leave() if leave else node.run())
+
+
+def settle_in() -> None:
+    """One thread for what a peer does beside its training, and memory that is kept for the next round."""
+    torch.set_num_threads(1)
+    keep_memory()
 
 
 def log_lines() -> None:
