@@ -10,7 +10,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ import torch
 
 from purifl import Experiment
 from purifl.data import DataSet, Samples
-from purifl.peer.network import Network, create
+from purifl.peer.network import Network, create, free_hosts
 from purifl.peer.process import settle_in, spawn
 
 PATIENCE = {"patience": {"first": 300.0, "least": 60.0, "most": 300.0, "transfer": 120.0}}
@@ -41,12 +40,7 @@ def main():
 
 
 def federation(folder, experiment, **settings) -> Network:
-    sockets = [socket.socket() for _ in range(experiment.clients)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
+    hosts = free_hosts(experiment.clients)
     return create(experiment, folder / "federation", hosts, settings=PATIENCE | settings)
 
 

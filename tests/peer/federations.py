@@ -1,7 +1,6 @@
 """Federations of peers within one process, on loopback, for tests that disturb them."""
 
 import asyncio
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -9,7 +8,7 @@ from safetensors.torch import load_file
 
 from purifl import Experiment
 from purifl.peer.config import PeerConfig
-from purifl.peer.network import create
+from purifl.peer.network import create, free_hosts
 from purifl.peer.setup import node_for
 
 SETTINGS = {
@@ -42,20 +41,10 @@ async def _to_the_end(story):
         await asyncio.gather(*left, return_exceptions=True)
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def federation(path, patience=None, settings=None, **changes):
     """A federation on free ports of this machine."""
     experiment = Experiment.parse(SETTINGS | changes)
-    hosts = [f"127.0.0.1:{port}" for port in free_ports(experiment.clients)]
+    hosts = free_hosts(experiment.clients)
     more = {"patience": PATIENCE | (patience or {}), **(settings or {})}
     return create(experiment, path / "federation", hosts, settings=more)
 

@@ -6,10 +6,10 @@ import urllib.request
 import pytest
 import torch
 import yaml
-from federations import federation, free_ports, node, play, reached, run_all, stored
+from federations import federation, node, play, reached, run_all, stored
 
 from purifl.peer.edges import Edge, Repair
-from purifl.peer.network import Network, edit_config
+from purifl.peer.network import Network, edit_config, free_hosts
 from purifl.peer.transport import LinkError
 from purifl.randomness import stream
 
@@ -170,11 +170,11 @@ def test_who_says_different_things_to_different_neighbours_is_exposed_where_they
 
 def test_prometheus_reads_rounds_trust_and_rejections(tmp_path):
     network = federation(tmp_path, clients=2, rounds=3, eval_every=3)
-    (port,) = free_ports(1)
-    edit_config(network.config_file(0), metrics=f"127.0.0.1:{port}")
+    (address,) = free_hosts(1)
+    edit_config(network.config_file(0), metrics=address)
     nodes = [node(network, peer) for peer in network.peers]
     play(run_all(nodes))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+    with urllib.request.urlopen(f"http://{address}/metrics") as page:
         lines = page.read().decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values["purifl_round"]) == 3

@@ -5,14 +5,14 @@ import json
 
 import pytest
 import yaml
-from federations import federation, free_ports, node, play, run_all
+from federations import federation, node, play, run_all
 from typer.testing import CliRunner
 
 from purifl.cli import app
 from purifl.errors import ConfigError, PuriflError
 from purifl.experiment import Experiment
 from purifl.peer.config import PeerConfig
-from purifl.peer.network import Network, create
+from purifl.peer.network import Network, create, free_hosts
 from purifl.peer.watch import status_at, status_table
 from purifl.runs import RunFolder
 
@@ -35,7 +35,7 @@ def experiment_file(tmp_path):
 @pytest.fixture
 def hosts_file(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("# three of them\n" + "".join(f"127.0.0.1:{port}\n" for port in free_ports(3)))
+    file.write_text("# three of them\n" + "\n".join(free_hosts(3)))
     return file
 
 

@@ -197,7 +197,7 @@ class Layout:
     def read(self, data: Tensor) -> dict[str, Tensor]:
         """The tensors in bytes whose layout was checked, without copying."""
         numbers = data[len(self.prefix) :].view(torch.float32)
-        return dict(zip(sorted(TENSORS), numbers.split(self.length), strict=True))  # in safetensors' own order
+        return dict(zip(sorted(TENSORS), numbers.view(-1, self.length), strict=True))  # in safetensors' own order
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Assembly:
     def __init__(self, expected: Expected, header: Header) -> None:
         self._expected, self._header = expected, header
         self._buffer = torch.empty(header.size, dtype=torch.uint8)
-        self._data = memoryview(self._buffer.numpy())
+        self._data = self._buffer.numpy().data
         self._filled, self._hash = 0, hashlib.sha256()
         self._digesting: Awaitable[None] | None = None
 

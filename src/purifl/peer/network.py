@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -208,6 +210,13 @@ def _readme(name: str, hosts: list[str], graph: Graph, days: float) -> str:
         "To run all of them on this machine: `purifl network up DIR`.\n",
     ]
     return "\n".join(lines)
+
+
+def free_hosts(count: int) -> list[str]:
+    """Addresses of this machine alone, on ports that nobody uses now."""
+    with ExitStack() as open_:
+        sockets = [open_.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 def read_hosts(path: Path) -> list[str]:
