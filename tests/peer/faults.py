@@ -159,7 +159,7 @@ class Scene:
         self._through(0, 1, twice)
 
     def reordered(self):
-        link, sent = self.nodes[0].links[1], []
+        link, sent = self.nodes[0].exchange.links[1], []
         push = link.push
 
         async def older_after(header, payload):
@@ -175,7 +175,7 @@ class Scene:
 
     def _through(self, one, other, change):
         """Change how messages go from one peer to another."""
-        link = self.nodes[one].links[other]
+        link = self.nodes[one].exchange.links[other]
         push = link.push
 
         async def changed(header, payload):
@@ -189,7 +189,7 @@ class Scene:
         if damage is None:
             self._intrude()
             return
-        link, done = self.nodes[0].links[1], set()
+        link, done = self.nodes[0].exchange.links[1], set()
         frames = link.frames
 
         def damaged(header, payload):
@@ -264,7 +264,7 @@ class Scene:
         mail._timeout = 0.3
 
         async def drops(size):
-            header, payload = self.nodes[3]._outgoing.to[0]
+            header, payload = self.nodes[3].exchange.outgoing.to[0]
             yield json.dumps(json.loads(header) | {"round": mail.open + 1}).encode()
             for k in range(size):
                 yield payload[k : k + 1]
@@ -272,7 +272,7 @@ class Scene:
 
         async def drip():
             await reached(self.nodes[0], 3)
-            self.nodes[3].links[0].push = self._held_back(self.nodes[3].links[0].push)
+            self.nodes[3].exchange.links[0].push = self._held_back(self.nodes[3].exchange.links[0].push)
             async with self.channel(pair) as channel:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await channel.stream_unary(f"/{SERVICE}/Push")(drops(1000), timeout=2)

@@ -84,4 +84,4 @@ def models(network):
 
 
 def accuracies(nodes):
-    return [each._row["test_accuracy"] for each in nodes]
+    return [each.last["test_accuracy"] for each in nodes]

@@ -24,7 +24,7 @@ def test_fault(fault, tmp_path, undisturbed):
 
     scene = play(disturbed())
     theta, accuracy = undisturbed
-    reached = [each._row["test_accuracy"] for each in scene.nodes]
+    reached = [each.last["test_accuracy"] for each in scene.nodes]
     assert all(each.me.round == network.experiment.rounds for each in scene.nodes)
     assert sum(reached) / len(reached) > sum(accuracy) / len(accuracy) - 0.02
     if fault.lost is Lost.NOTHING:

@@ -168,6 +168,6 @@ class Mailbox:
         if self._pins is None:
             return
         said = statement(header.federation, header.experiment, header.round, header.sender, header.digest)
-        signature = bytes.fromhex(header.signature) if len(header.signature) % 2 == 0 else b""
+        signature = bytes.fromhex(header.signature)
         if not any(signed_by(certificate, said, signature) for certificate in self._pins.of(peer)):
             raise RejectedError(Reject.SIGNATURE, "its tensors are not signed by its certificate")

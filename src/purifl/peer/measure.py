@@ -53,7 +53,7 @@ class Measure:
         row["distance"] = {str(j): float((m.tensors["gamma"] - gamma).norm()) for j, m in messages.items()}
         row["counted"] = sorted(messages)
         row["trust"] = {str(j): me.trust_in(j) for j in me.seat.neighbours}
-        row["cut"] = [j for j in me.seat.neighbours if me.cut[me.place[j]]]
+        row["cut"] = [j for j in me.seat.neighbours if me.has_cut(j)]
         return finite(row), self._events(me, before)
 
     def skipped(self, round_: int) -> Row:
@@ -71,7 +71,7 @@ class Measure:
     def trust(self, me: Participant) -> list[Row]:
         """The peer's trust in each neighbour in the end, and whether it has cut it."""
         return [
-            {"client": me.seat.client.id, "neighbour": j, "trust": me.trust_in(j), "cut": bool(me.cut[me.place[j]])}
+            {"client": me.seat.client.id, "neighbour": j, "trust": me.trust_in(j), "cut": me.has_cut(j)}
             for j in sorted(me.seat.neighbours)
         ]
 

@@ -34,6 +34,9 @@ HEADER_LIMIT = 1 << 15
 FRAME_LIMIT = CHUNK + 1024
 """The largest frame that gRPC lets through."""
 
+WITNESSED = 64
+"""At most so many of the others' statements are told with a message."""
+
 WINDOW = 8
 """The last so many rounds that an edge counted are told with each message."""
 
@@ -83,7 +86,7 @@ class Statement(_Strict):
     sender: Peer
     round: Round
     digest: Digest
-    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{2,200}$")]
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,100}$")]
 
 
 class Header(_Strict):
@@ -109,8 +112,8 @@ class Header(_Strict):
     scalars: Annotated[dict[str, float], Field(max_length=len(SCALARS))]
     since: Round = 0
     counted: Annotated[tuple[Round, ...], Field(max_length=WINDOW)] = ()
-    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{0,200}$")] = ""
-    witnessed: Annotated[tuple[Statement, ...], Field(max_length=64)] = ()
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){0,100}$")] = ""
+    witnessed: Annotated[tuple[Statement, ...], Field(max_length=WITNESSED)] = ()
 
     def frame(self) -> bytes:
         """The header as it is sent."""

@@ -90,6 +90,15 @@ class Participant(ABC):
         """w_ij, as it is told to neighbour j."""
         return float(self.trust[self.place[peer]])
 
+    def has_cut(self, peer: int) -> bool:
+        """Whether it does not listen to neighbour j."""
+        return bool(self.cut[self.place[peer]])
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a cut empties the record of an edge for good."""
+        return False
+
     def speak(self, heard: Mapping[int, Message]) -> Spoken:
         """γ for each neighbour; what it ``heard`` in this round matters only to who crafts its messages."""
         return dict.fromkeys(self.seat.neighbours, self.gamma[0])
@@ -131,14 +140,15 @@ class Participant(ABC):
     def expose(self, peer: int) -> None:  # noqa: B027 - only who runs a defence has records
         """A neighbour was proved to say different things to different neighbours: it is not trusted any more."""
 
-    def rejoin(self, round_: int, models: list[Tensor]) -> None:
+    def rejoin(self, round_: int, messages: Mapping[int, Message]) -> None:
         """Go on in a later round from the median of the neighbours' models, with empty records."""
         self.round = round_
+        models = [message.tensors["theta"] for message in messages.values()]
         self.theta = torch.stack(models).to(self.device).median(0).values[None]
-        self.begin_again()
+        self.begin_again(messages)
 
-    def begin_again(self) -> None:
-        """γ = g at the model as it is, nothing recorded."""
+    def begin_again(self, messages: Mapping[int, Message]) -> None:
+        """γ = g at the model as it is, nothing recorded; ``messages`` are the first ones heard, if any."""
         self.gradient = self.engine.gradients(self.theta, self.round)
         self.gamma = self.gradient.clone()
 
@@ -160,7 +170,7 @@ class Participant(ABC):
         before = dict(zip(saved["ids"].tolist(), saved["trust"].tolist(), strict=True))
         self.trust = torch.tensor([before.get(peer, 1 / len(self.ids)) for peer in self.ids], device=self.device)
         self.trust /= self.trust.sum()
-        self.begin_again()
+        self.begin_again({})
 
 
 _TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
@@ -181,20 +191,20 @@ class Benign(Participant):
         defense = defense.settle(Setting(self.hood, nobody, self.training, experiment.mixing))
         check(self.engine.model, 1, self.hood, (defense, experiment.detector), defense.lighter, self.engine.vectors)
         self.exact = isinstance(defense, Recording) and defense.of_differences and experiment.mixing == "metropolis"
+        self.exposed = torch.zeros_like(self.hood.to_self)
         self.rows = Rows(self.hood, defense, experiment.detector, experiment.mixing, self.step_size, self._losses)
 
-    def begin(self) -> None:
-        """γ⁰ = g⁰, no records."""
-        super().begin()
-        self.rows.begin(self._first())
-
-    def _first(self) -> Heard:
-        """θ⁰ and γ⁰ where only one's own are known: rules take from it its shape alone, or their own row."""
-        return self.heard({})
+    @property
+    def forgets(self) -> bool:
+        """As the defence has it."""
+        return isinstance(self.rows.defense, Recording) and self.rows.defense.forgets
 
     def step(self, messages: Mapping[int, Message]) -> dict[int, Tensor | None]:
         """One round of Algorithm 1; a neighbour that is not among the messages has no part in it."""
         heard, rows = self.heard(messages), self.rows
+        if self.round == 0:
+            rows.begin(heard)
+        self.trust[self.exposed] = 0
         missed = ~heard.present & ~self.hood.to_self
         turn = rows.listen(self.round, heard, self.trust)
         theta = rows.mix(turn)
@@ -204,7 +214,7 @@ class Benign(Participant):
         trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
         terms = {peer: self._term(turn, peer) for peer in messages if not turn.cut[self.place[peer]]}
         self.theta, self.gradient, self.gamma = theta, gradient, gamma
-        self.trust, self.cut = trust.clone(), turn.cut.clone()
+        self.trust, self.cut = torch.where(self.exposed, 0, trust), turn.cut.clone()
         self.round += 1
         return terms
 
@@ -238,14 +248,14 @@ class Benign(Participant):
         self.gamma = self.rows.track(turn, self.gradient, self.gradient)
 
     def expose(self, peer: int) -> None:
-        """Trust 0, which is a cut, said with the next message."""
-        self.trust[self.place[peer]] = 0
+        """Trust 0 for good, which is a cut, said with the next message."""
+        self.exposed[self.place[peer]] = True
 
-    def begin_again(self) -> None:
+    def begin_again(self, messages: Mapping[int, Message]) -> None:
         """γ = g, no records; trust, cuts and the detector's evidence stay."""
-        super().begin_again()
-        if not self.rows.defense_state:
-            self.rows.begin(self._first())
+        super().begin_again(messages)
+        if not self.rows.detector_state and not self.rows.defense_state:
+            self.rows.begin(self.heard(messages))
         self.rows.defense.forget(self.rows.defense_state, self.hood, ~self.hood.to_self)
 
     def _losses(self, models: Tensor) -> Tensor:
@@ -253,11 +263,11 @@ class Benign(Participant):
 
     def state_dict(self) -> State:
         """The defence's and the detector's state, too."""
-        return super().state_dict() | self.rows.state()
+        return super().state_dict() | self.rows.state() | {"exposed": self.exposed}
 
     def load_state_dict(self, saved: State) -> None:
         """Continue from ``saved``; what the defence keeps is begun first, so that there is something to fill."""
-        self.rows.begin(self._first())
+        self.rows.begin(self.heard({}))
         super().load_state_dict(saved)
 
 
