@@ -38,7 +38,7 @@ test-network: $(STAMP) ## Federations of real processes, killed and disturbed (s
 
 fuzz: $(STAMP) ## Throw a minute of mutated bytes at the parser of messages
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[fuzz]'
-	@$(BIN)/python tests/peer/fuzz_messages.py -max_total_time=60
+	@$(BIN)/python tests/peer/fuzz_parsing.py -max_total_time=60
 
 docs: $(STAMP) ## Write docs/catalogue.md, and what purifl list shows, from the code
 	@$(BIN)/python -m purifl.catalogue markdown > docs/catalogue.md

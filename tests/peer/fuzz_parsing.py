@@ -1,11 +1,11 @@
-"""Coverage-guided fuzzing of the parser: python tests/peer/fuzz_messages.py -max_total_time=60 (make fuzz)."""
+"""Coverage-guided fuzzing of the parser: python tests/peer/fuzz_parsing.py -max_total_time=60 (make fuzz)."""
 
 import sys
 
 import atheris
 
 with atheris.instrument_imports(include=["purifl.peer.messages"]):
-    from test_messages import HEADER, PAYLOAD, TENSORS, parse
+    from test_parsing import HEADER, PAYLOAD, TENSORS, parse
 
     from purifl.peer.messages import RejectedError
 

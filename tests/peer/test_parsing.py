@@ -84,7 +84,7 @@ BAD = {
     "another version": (Reject.VERSION, [header().frame().replace(b'"version":1', b'"version":2'), PAYLOAD]),
     "somebody else's": (Reject.SENDER, [header(sender=4).frame(), PAYLOAD]),
     "another federation": (Reject.FEDERATION, [header(federation="mnist").frame(), PAYLOAD]),
-    "another experiment": (Reject.EXPERIMENT, [header(experiment="abd").frame(), PAYLOAD]),
+    "another experiment": (Reject.EXPERIMENT, [header(experiment="xyz").frame(), PAYLOAD]),
     "rounds to come": (Reject.ROUND, [header(counted=(5,)).frame(), PAYLOAD]),
     "a record to come": (Reject.ROUND, [header(since=6).frame(), PAYLOAD]),
     "no trust": (Reject.SCALARS, [header(scalars={}).frame(), PAYLOAD]),
