@@ -9,7 +9,7 @@ from federations import federation, node, play, run_all
 from typer.testing import CliRunner
 
 from purifl.cli import app
-from purifl.errors import ConfigError, PuriflError
+from purifl.errors import ConfigError, PeerError, PuriflError
 from purifl.experiment import Experiment
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
@@ -112,6 +112,13 @@ def test_what_cannot_be_on_a_network_is_refused(what, tmp_path):
     with pytest.raises(ConfigError, match=message):
         create(Experiment.parse(TINY | changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_peer_runs_once(tmp_path):
+    network = federation(tmp_path, clients=2)
+    one, other = node(network, 0), node(network, 0)
+    with one.store.alone(), pytest.raises(PeerError, match="already running"):
+        play(other.run())
 
 
 def test_hosts_must_be_as_many_as_clients(tmp_path):

@@ -175,7 +175,7 @@ class Pins:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read the files again if one of them changed; whether one did."""
+        """Read the files again if one of them changed; whether one did. One that is half written is an error."""
         seen = tuple(_stamp(path) for path in (*self._files.values(), self._revoked_file))
         if seen == self._seen:
             return False

@@ -31,6 +31,7 @@ SCALARS = ("trust",)
 
 CHUNK = 1 << 20
 HEADER_LIMIT = 1 << 15
+_LONG = 1 << 16
 FRAME_LIMIT = CHUNK + 1024
 """The largest frame that gRPC lets through."""
 
@@ -258,7 +259,7 @@ class Assembly:
         self._digesting: Awaitable[None] | None = None
 
     async def add(self, chunk: bytes) -> None:
-        """Take the next piece; it is digested in another thread while the one after it is on its way."""
+        """Take the next piece; a long one is digested in another thread while the one after it is on its way."""
         end = self._filled + len(chunk)
         if end > len(self._data):
             raise RejectedError(Reject.SIZE, "more bytes than announced")
@@ -267,12 +268,16 @@ class Assembly:
         if self._filled < len(prefix) and self._data[: min(end, len(prefix))] != prefix[: min(end, len(prefix))]:
             raise RejectedError(Reject.LAYOUT, "other tensors, dtypes or shapes")
         await self._digested()
-        self._digesting = asyncio.get_running_loop().run_in_executor(None, self._hash.update, chunk)
+        if len(chunk) >= _LONG:
+            self._digesting = asyncio.get_running_loop().run_in_executor(None, self._hash.update, chunk)
+        else:
+            self._hash.update(chunk)
         self._filled = end
 
     async def _digested(self) -> None:
         if self._digesting is not None:
             await self._digesting
+            self._digesting = None
 
     async def finish(self) -> Message:
         """The message, once all of it is here and right."""

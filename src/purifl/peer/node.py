@@ -97,6 +97,10 @@ class Node:
 
     async def run(self) -> None:
         """All rounds that are left, from where the disk has them."""
+        with self.store.alone():
+            await self._run()
+
+    async def _run(self) -> None:
         await self._compute(self._begin)
         port = await self.server.start()
         if self.config.metrics is not None:

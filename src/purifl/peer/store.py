@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from purifl.errors import PeerError
 from purifl.experiment import Experiment
 from purifl.metrics import Row
 from purifl.peer.config import PeerConfig
@@ -11,6 +16,7 @@ from purifl.runs import Result, RunFolder
 from purifl.state import State
 
 WriteError = (OSError, SafetensorError)
+_PATIENCE = 2.0  # seconds, for one that is just ending
 
 
 class Store:
@@ -22,6 +28,20 @@ class Store:
         if not self.folder.begun:
             self.folder = RunFolder.create(config.folder, experiment)
         self._done, self._torn = 0, False
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it no other process can run the same peer; the system lets go of the lock however this one ends."""
+        path = self.folder.path
+        lock = FileLock(path.with_name(path.name + ".lock"))
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            raise PeerError(f"folder: {path} is in use: this peer is already running") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def load(self) -> State | None:
         """The state after the last round that was finished; rows of later ones are dropped."""

@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,21 +52,21 @@ class Identity:
         check_dates(self.pair.certificate, "certificate")
 
     def _read(self) -> None:
-        self._seen = [path.stat().st_mtime_ns for path in (self.config.key, self.config.certificate)]
+        seen = [path.stat().st_mtime_ns for path in (self.config.key, self.config.certificate)]
         self.pair = KeyPair.read(self.config.key, self.config.certificate)
-        self.authority = self.config.authority.read_bytes()
+        self.authority, self._seen = self.config.authority.read_bytes(), seen
 
     def refresh(self) -> bool:
-        """Read what changed, own certificate or pins; whether anything did. Half a pair is left until it is whole."""
-        changed = self.pins.refresh()
-        paths = (self.config.key, self.config.certificate)
-        if [path.stat().st_mtime_ns for path in paths] == self._seen:
-            return changed
-        try:
-            self._read()
-        except ConfigError:
-            return changed
-        return True
+        """Read what changed, own certificate or pins; whether anything did. What is half written is left for later."""
+        changed = False
+        with suppress(ConfigError):
+            changed = self.pins.refresh()
+        with suppress(ConfigError, OSError):
+            paths = (self.config.key, self.config.certificate)
+            if [path.stat().st_mtime_ns for path in paths] != self._seen:
+                self._read()
+                changed = True
+        return changed
 
     def who(self, pem: bytes) -> int:
         """The neighbour, or oneself, whose pinned certificate this is."""
