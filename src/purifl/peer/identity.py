@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,20 +172,30 @@ class Pins:
 
     def __init__(self, files: dict[int, Path], revoked: Path) -> None:
         self._files, self._revoked_file = files, revoked
-        self._seen: tuple[object, ...] = ()
-        self.refresh()
+        self._by_peer = {peer: read_certificates(path, f"neighbours.{peer}") for peer, path in files.items()}
+        self._stamps = {path: _stamp(path) for path in files.values()}
+        self._take_up()
 
     def refresh(self) -> bool:
-        """Read the files again if one of them changed; whether one did. One that is half written is an error."""
-        seen = tuple(_stamp(path) for path in (*self._files.values(), self._revoked_file))
-        if seen == self._seen:
-            return False
-        pins = {peer: read_certificates(path, f"neighbours.{peer}") for peer, path in self._files.items()}
-        lines = self._revoked_file.read_text().splitlines() if self._revoked_file.exists() else []
+        """Read the files that changed again; whether one did. One that is half written is left until it is whole."""
+        changed = _stamp(self._revoked_file) != self._stamps[self._revoked_file]
+        for peer, path in self._files.items():
+            stamp = _stamp(path)
+            if stamp == self._stamps[path]:
+                continue
+            with suppress(ConfigError):
+                self._by_peer[peer] = read_certificates(path, f"neighbours.{peer}")
+                self._stamps[path], changed = stamp, True
+        if changed:
+            self._take_up()
+        return changed
+
+    def _take_up(self) -> None:
+        file = self._revoked_file
+        self._stamps[file] = _stamp(file)
+        lines = file.read_text().splitlines() if file.exists() else []
         self.revoked = frozenset(line.split("#")[0].strip().lower() for line in lines) - {""}
-        self._by_peer, self._seen = pins, seen
-        self._owner = {fingerprint(each): peer for peer, found in pins.items() for each in found}
-        return True
+        self._owner = {fingerprint(each): peer for peer, found in self._by_peer.items() for each in found}
 
     def of(self, peer: int) -> Sequence[x509.Certificate]:
         """The certificates pinned for a neighbour that are not revoked."""

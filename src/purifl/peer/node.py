@@ -60,6 +60,7 @@ class Node:
         self.store = Store(config, self.experiment)
         self.edges = {peer: Edge() for peer in self.neighbours}
         self.last: Row = {}
+        self._dialled = 0
         self._boot = secrets.token_hex(8)
         self._executor = executor or ThreadPoolExecutor(1)
         self._started = time.monotonic()
@@ -196,10 +197,6 @@ class Node:
             held = self.mail.all_held(self.me.round)
             await self._compute(lambda: self._conclude(held))
             await self._keep([], [])
-        until = time.monotonic() + self.config.patience.least
-        waited = [peer for peer in self.neighbours if not self.exchange.pace[peer].down]
-        while time.monotonic() < until and not self.exchange.receipts.issuperset(waited):
-            await asyncio.sleep(RETRY)
         await asyncio.sleep(2 * RETRY)
         self.store.finish(self.measure.trust(self.me), self.measure.histogram, self._seconds)
         self.journal.note("finished", accuracy=self.last.get("test_accuracy"))
@@ -343,7 +340,9 @@ class Node:
 
     async def _check_certificates(self) -> None:
         """Take up new certificates between rounds, and warn before one's own expires."""
-        if self.identity.refresh():
+        changes = self.identity.refresh()
+        if changes != self._dialled:
+            self._dialled = changes
             self.journal.note("certificates read again")
             await self.exchange.redial()
         left = self.identity.pair.certificate.not_valid_after_utc - datetime.now(UTC)

@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,7 @@ class Identity:
                     "there is no such file; without certificates a peer does not start (purifl network create)",
                 )  # fmt: skip
         self.pins = Pins({each.id: each.certificate for each in config.neighbours}, config.revoked)
+        self._lock, self._changes = threading.Lock(), 0
         self._read()
         check_dates(self.pair.certificate, "certificate")
 
@@ -56,17 +58,20 @@ class Identity:
         self.pair = KeyPair.read(self.config.key, self.config.certificate)
         self.authority, self._seen = self.config.authority.read_bytes(), seen
 
-    def refresh(self) -> bool:
-        """Read what changed, own certificate or pins; whether anything did. What is half written is left for later."""
-        changed = False
-        with suppress(ConfigError):
+    def refresh(self) -> int:
+        """Read what changed, own certificate or pins, and say how often that happened so far.
+
+        What is half written is left for later. Handshakes ask for it, in gRPC's threads, as well as rounds.
+        """
+        with self._lock:
             changed = self.pins.refresh()
-        with suppress(ConfigError, OSError):
-            paths = (self.config.key, self.config.certificate)
-            if [path.stat().st_mtime_ns for path in paths] != self._seen:
-                self._read()
-                changed = True
-        return changed
+            with suppress(ConfigError, OSError):
+                paths = (self.config.key, self.config.certificate)
+                if [path.stat().st_mtime_ns for path in paths] != self._seen:
+                    self._read()
+                    changed = True
+            self._changes += changed
+            return self._changes
 
     def who(self, pem: bytes) -> int:
         """The neighbour, or oneself, whose pinned certificate this is."""
