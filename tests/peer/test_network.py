@@ -59,6 +59,7 @@ def test_a_federation_from_the_command_line_ends_in_a_report(experiment_file, ho
     assert {edge["client"] for edge in result.trust} == {0, 2}
     assert len(result.histograms) == 3
     assert all(row["false_alarm_edges"] == 0 for row in result.history)
+    assert result.history[-1]["trust"] == [edge["trust"] for edge in result.trust]
     assert RunFolder(out / "peers" / "0" / "run").result().final["round"] == 3
 
 

@@ -35,6 +35,8 @@ def collect(network: Network) -> Result:
         for k in range(experiment.rounds)
     ]
     history[-1] |= _last(network, list(benign))
+    for k, row in enumerate(history):
+        row["trust"] = [value for result in benign.values() for value in _trust(result, k)]
     events = [event | {"malicious": event["neighbour"] in malicious} for r in benign.values() for event in r.events]
     whole = Result(
         experiment,
@@ -48,6 +50,13 @@ def collect(network: Network) -> Result:
     )
     _write(whole, network.path / "run")
     return whole
+
+
+def _trust(result: Result, k: int) -> list[float]:
+    """A peer's trust after a round, or what it last was where the peer was away."""
+    known = [row["trust"] for row in result.history[: k + 1] if "trust" in row]
+    trust: list[float] = known[-1] if known else [1 / (len(result.trust) + 1)] * len(result.trust)
+    return trust
 
 
 def _write(result: Result, path: Path) -> None:

@@ -52,7 +52,7 @@ class Measure:
         row["gamma_norm"] = float(gamma.norm())
         row["distance"] = {str(j): float((m.tensors["gamma"] - gamma).norm()) for j, m in messages.items()}
         row["counted"] = sorted(messages)
-        row["trust"] = {str(j): me.trust_in(j) for j in me.seat.neighbours}
+        row["trust"] = [me.trust_in(j) for j in sorted(me.seat.neighbours)]
         row["cut"] = [j for j in me.seat.neighbours if me.has_cut(j)]
         return finite(row), self._events(me, before)
 

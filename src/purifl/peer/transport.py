@@ -108,12 +108,14 @@ class Server(grpc.GenericRpcHandler):
     def __init__(self, identity: Identity, service: Service) -> None:
         self._identity, self._service = identity, service
         self._server: grpc.aio.Server | None = None
+        self._served, self._fetching = identity.pair.certificate, threading.Lock()
 
     async def start(self) -> int:
         """Listen; the port, after making sure that TLS 1.2 is refused there."""
         config, server = self._identity.config, self._build()
         self._server = server
-        credentials = grpc.dynamic_ssl_server_credentials(self._certificates(), self._certificates, True)
+        fetch: Any = self._new_certificates  # may return None, which the stubs do not know
+        credentials = grpc.dynamic_ssl_server_credentials(self._certificates(), fetch, True)
         try:
             port = server.add_secure_port(config.listen, credentials)
         except RuntimeError as error:
@@ -149,10 +151,21 @@ class Server(grpc.GenericRpcHandler):
         return server
 
     def _certificates(self) -> grpc.ServerCertificateConfiguration:
-        """For the next handshake: what the files hold now."""
-        self._identity.refresh()
         pair = self._identity.pair
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.pem)], self._identity.authority)
+
+    def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
+        """For the next handshake: what the files hold now, or None where that has not changed.
+
+        gRPC asks in its own threads, and replaces what other handshakes are using: it must not be told so needlessly.
+        """
+        with self._fetching:
+            self._identity.refresh()
+            certificate = self._identity.pair.certificate
+            if certificate == self._served:
+                return None
+            self._served = certificate
+            return self._certificates()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - gRPC's own
         """The handler of a method."""
