@@ -312,14 +312,14 @@ def create_command(
     set_: SetOption = None,
 ) -> None:
     """Write a federation: a certificate authority, and for each peer a key, a certificate and a configuration."""
-    from purifl.experiment import Experiment, read_settings, set_path
+    from purifl.experiment import Experiment, assignment, read_settings, set_path
 
     _needs_peer_extra()
     from purifl.peer.network import create, read_hosts
 
     settings = read_settings(file)
     for item in set_ or []:
-        set_path(settings, *_assignment(item))
+        set_path(settings, *assignment(item))
     network = create(
         Experiment.parse(settings),
         out,

@@ -48,7 +48,7 @@ def _losing(push, one, peer, rounds, share):
 def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tmp_path, monkeypatch):
     if not repairing:
         monkeypatch.setattr(Edge, "reconcile", lambda *_: Repair(False, []))
-    network = federation(tmp_path, {"least": 0.08}, rounds=6, eval_every=6)
+    network = federation(tmp_path, {"least": 0.08, "most": 8.0}, rounds=6, eval_every=6)
     nodes = [node(network, peer) for peer in network.peers]
     lossy(nodes, range(1, 4), 0.2)
     play(run_all(nodes))

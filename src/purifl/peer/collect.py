@@ -46,7 +46,7 @@ def collect(network: Network) -> Result:
         [edge for result in benign.values() for edge in result.trust],
         [results[peer].histograms[0] for peer in network.peers],
         max(result.seconds for result in results.values()),
-        network.path / "run",
+        folder=network.path / "run",
     )
     _write(whole, network.path / "run")
     return whole
@@ -61,8 +61,7 @@ def _trust(result: Result, k: int) -> list[float]:
 
 def _write(result: Result, path: Path) -> None:
     folder = RunFolder.create(path, result.experiment, force=True)
-    for row in result.history:
-        folder.append(row, [event for event in result.events if event["round"] == row["round"]])
+    folder.append(result.history, result.events)
     folder.finish(result)
 
 

@@ -192,7 +192,7 @@ class Benign(Participant):
         check(self.engine.model, 1, self.hood, (defense, experiment.detector), defense.lighter, self.engine.vectors)
         self.exact = isinstance(defense, Recording) and defense.of_differences and experiment.mixing == "metropolis"
         self.exposed = torch.zeros_like(self.hood.to_self)
-        self.rows = Rows(self.hood, defense, experiment.detector, experiment.mixing, self.step_size, self._losses)
+        self.rows = Rows(self.hood, defense, experiment.detector, experiment.mixing, self.step_size)
 
     @property
     def forgets(self) -> bool:
@@ -206,7 +206,7 @@ class Benign(Participant):
             rows.begin(heard)
         self.trust[self.exposed] = 0
         missed = ~heard.present & ~self.hood.to_self
-        turn = rows.listen(self.round, heard, self.trust)
+        turn = rows.listen(self.round, heard, self.trust, self._losses)
         theta = rows.mix(turn)
         gradient = self.engine.gradients(theta, self.round + 1)
         tracked = self.training.algorithm == "dsgt"

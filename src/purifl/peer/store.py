@@ -56,8 +56,7 @@ class Store:
         if self._torn:
             self.folder.rewind(self._done)
         self._torn = True
-        for row in rows:
-            self.folder.append(row, [each for each in events if each["round"] == row["round"]])
+        self.folder.append(rows, events)
         self.folder.save(state, self.experiment, self._seconds + seconds)
         self._done, self._torn = int(state["round"]), False
 
@@ -65,5 +64,14 @@ class Store:
         """All rounds are done."""
         rows, events = self.folder.rows("metrics.jsonl"), self.folder.rows("events.jsonl")
         self.folder.finish(
-            Result(self.experiment, [], rows, events, trust, [histogram], self._seconds + seconds, self.folder.path)
+            Result(
+                self.experiment,
+                [],
+                rows,
+                events,
+                trust,
+                [histogram],
+                self._seconds + seconds,
+                folder=self.folder.path,
+            )
         )
