@@ -115,7 +115,9 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
     found = {(i, j): 0 if i == j else suspicion(i, j) for i, j in edges}
     farthest = {i: max([distance[e] for e in edges if e[0] == i and kept[e] and found[e] > 1] + [0]) for i, _ in edges}
     return [
-        1 if i == j or distance[i, j] < farthest[i] / 2 else math.exp(-sharpness * max(0, found[i, j] - 1))
+        1
+        if i == j or (kept[i, j] and distance[i, j] < farthest[i] / 2)
+        else math.exp(-sharpness * max(0, found[i, j] - 1))
         for i, j in edges
     ]
 
@@ -211,9 +213,11 @@ def test_persistence_has_no_length_scale():
 def test_a_message_too_large_for_its_square_does_not_hide_behind_it():
     graph, rng = nx.complete_graph(6), np.random.default_rng(4)
     messages = rng.normal(size=(4, 6, 20)).astype(np.float32)
-    messages[2, 1] = 1e30
-    hood, scores = watch(graph, messages)
-    assert (scores[-1][(hood.cols == 1) & ~hood.to_self] < 0.1).all()
+    for huge in (1e30, 3e38):
+        messages[2, 1] = huge
+        hood, scores = watch(graph, messages)
+        assert (scores[-1][(hood.cols == 1) & ~hood.to_self] < 0.1).all()
+        assert scores[-1].isfinite().all()
 
 
 def test_no_detection_has_no_scores():

@@ -147,7 +147,7 @@ class Persistence(Detector):
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Sums over all rounds: of γ and ‖γ‖⁴ for each column, of ‖γ_j − γ_i‖² for each edge."""
-        sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(min=1e-9)
+        sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(1e-9, 0.5)
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
@@ -169,18 +169,19 @@ class Persistence(Detector):
         state["rounds"] += 1
         state["sum"] += gamma
         state["fourth"] += lengths**4
-        state["squares"] += hood.distances(gamma).double().square()
-        distance = hood.distances(state["sum"]).double()
+        state["squares"] += hood.exact_distances(gamma).square()
+        distance = hood.exact_distances(state["sum"])
         push = self._push(state, hood, distance)
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
-        excess = torch.where(distance < farthest / 2, 0, suspicion - 1).clamp(min=0)
+        excess = torch.where(kept & (distance < farthest / 2), 0, suspicion - 1).clamp(min=0)
         return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess).to(gamma.dtype))
 
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
         ends = scale[hood.cols] + scale[hood.own_cols[hood.rows]]
-        return torch.where(distance > 0, state["openness"] * distance**3 / (state["squares"] * ends), 0)
+        push = state["openness"] * distance**3 / (state["squares"] * ends)
+        return torch.where((distance > 0) & (state["squares"] > 0), push.nan_to_num(torch.inf), 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
         median = hood.medians(distance, kept & ~hood.to_self)[hood.rows]

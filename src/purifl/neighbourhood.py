@@ -175,14 +175,18 @@ class Neighbourhood:
         return values / self.sums(values)[self.rows]
 
     def distances(self, x: Tensor) -> Tensor:
-        """‖x_j − x_i‖₂: (N, d) gives (E,), ∞ to and from a vector that is not finite.
+        """‖x_j − x_i‖₂: (N, d) gives (E,), ∞ to and from a vector that is not finite."""
+        return self.exact_distances(x).to(x.dtype)
+
+    def exact_distances(self, x: Tensor) -> Tensor:
+        """The same in float64, which no vector of finite float32 numbers is too long for.
 
         On dense graphs from ‖x_i‖² + ‖x_j‖² − 2⟨x_i, x_j⟩ in float64, where numbers of float32 are exact: a distance
         of 1e-4 of the vectors' lengths is then right to 1e-5 of itself. What is below the rounding of such a product
         counts as 0, so that equal vectors have no distance.
         """
         lengths = self._distances_by_products(x) if self._by_products(x) else self._distances_by_edges(x)
-        return torch.where(lengths.isnan(), torch.inf, lengths).to(x.dtype)
+        return torch.where(lengths.isnan(), torch.inf, lengths)
 
     def dots(self, x: Tensor) -> Tensor:
         """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""

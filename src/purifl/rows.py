@@ -79,7 +79,7 @@ class Rows:
         scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
         if scores is None:
             return trust
-        scores = torch.where(heard.present, scores, 0)
+        scores = torch.where(heard.present & scores.isfinite(), scores, 0)
         lowered = self.lowered(trust, scores, cut, missed)
         return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
 

@@ -313,6 +313,17 @@ def test_each_further_cut_doubles_the_probation():
     assert [later - earlier for earlier, later in pairwise(waited)] == [2, 4]
 
 
+def test_trust_is_shared_out_also_when_several_are_heard_again():
+    fed = federation(problem(malicious=0), defense=GPD(probation=2), detector=Told(guilty=frozenset({3, 4, 5})))
+    while not fed.cut.any():
+        fed.step()
+    fed.detector = fed.rows.detector = Told()
+    while fed.cut.any():
+        fed.step()
+        trust = fed.everyone.sums(fed.trust)
+        assert (trust <= 1 + 1e-9).all()
+
+
 def test_an_attacker_that_is_heard_again_brings_nothing_back():
     """It pays back all it was cut for, to be consistent, and stays honest: its past does not count any more."""
     quad = problem(0)

@@ -169,7 +169,8 @@ class GPD(Recording):
         state["clean"] = torch.where(out & (scores >= _CONSISTENT), state["clean"] + 1, 0)
         served = out & (state["clean"] >= self.probation * 2 ** (state["cuts"] - 1).clamp(0, _LONGEST))
         state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
-        return torch.where(served, (1 / hood.size.to(after.dtype))[hood.rows], after)
+        trust = torch.where(served, (1 / hood.size.to(after.dtype))[hood.rows], after)
+        return trust / hood.sums(trust).clamp(min=1)[hood.rows]
 
 
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
