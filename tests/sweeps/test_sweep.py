@@ -18,7 +18,8 @@ from purifl import Experiment, run, sweep
 from purifl.errors import ConfigError, RunError
 from purifl.runs import RunFolder, run_or_continue
 from purifl.sweeps import Store, schedule
-from purifl.sweeps.work import Outcome, work
+from purifl.sweeps.local import Local
+from purifl.sweeps.work import Job, Outcome, work
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 PURIFL = str(Path(sys.executable).with_name("purifl"))
@@ -178,6 +179,23 @@ def test_a_worker_that_is_killed_costs_its_own_run_only_and_another_goes_on_with
     assert {process.pid for process in multiprocessing.active_children()} == before
     with pytest.raises(Stop):  # nobody holds it any more
         run_or_continue(long, store.folder(long).path, on_round=stop_at(1), wait=0)
+
+
+def test_an_idle_worker_that_is_killed_is_replaced(tiny, tmp_path):
+    """It has done its first job when it is killed; the next is done by another."""
+    local = Local(1, {"cpu"})
+    before = {process.pid for process in multiprocessing.active_children()}
+    jobs = [Job(tiny(rounds=1, seed=seed), str(tmp_path / str(seed))) for seed in range(2)]
+    try:
+        local.submit("first", jobs[0])
+        assert [(key, outcome.state) for key, outcome in local.wait(60)] == [("first", "finished")]
+        (idle,) = [process for process in multiprocessing.active_children() if process.pid not in before]
+        idle.kill()
+        idle.join()
+        local.submit("second", jobs[1])
+        assert [(key, outcome.state) for key, outcome in local.wait(60)] == [("second", "finished")]
+    finally:
+        local.close()
 
 
 def test_two_sweeps_at_once_share_the_work(tiny, tmp_path):

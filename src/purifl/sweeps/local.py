@@ -31,6 +31,14 @@ class _Worker:
         self.process.start()
         far.close()
 
+    def takes(self, job: Job) -> bool:
+        """Whether it could be told what to do; a process that has died cannot."""
+        try:
+            self.connection.send(job)
+        except OSError:
+            return False
+        return True
+
     def outcome(self) -> Outcome:
         """What came back, or that nothing ever will."""
         try:
@@ -64,9 +72,15 @@ class Local:
 
     def submit(self, key: Hashable, job: Job) -> None:
         """Give a job, known as ``key``, to an idle worker; there must be fewer than ``capacity`` under way."""
-        worker = self._idle.pop() if self._idle else _Worker(self._free.pop())
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.takes(job):
+                self._at[worker] = key
+                return
+            self._discard(worker)
+        worker = _Worker(self._free.pop())
         self._at[worker] = key
-        worker.connection.send(job)
+        worker.takes(job)  # where a new one has died already, its outcome says so
 
     def wait(self, timeout: float) -> list[tuple[Hashable, Outcome]]:
         """What was done meanwhile; returns at the first."""
@@ -77,11 +91,15 @@ class Local:
     def _received(self, worker: _Worker) -> Outcome:
         outcome = worker.outcome()
         if outcome.unforeseen:
-            worker.stop()
-            self._free.append(worker.gpu)
+            self._discard(worker)
         else:
             self._idle.append(worker)
         return outcome
+
+    def _discard(self, worker: _Worker) -> None:
+        """End a worker, and make room for another in its place."""
+        worker.stop()
+        self._free.append(worker.gpu)
 
     def close(self) -> None:
         """End all workers, at once."""
