@@ -109,10 +109,55 @@ def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):
 def test_bad_conditions(purifl, grid):
     purifl("sweep", grid(seeds=1))
     for args, said in ((["--where", "defense"], "column=value"), (["--where", "defence=gpd"], "did you mean 'defense'"),
-                       (["--by", "nothing"], "column"), (["--export", "t.doc"], ".csv, .parquet, .tex")):  # fmt: skip
+                       (["--by", "nothing"], "column"),
+                       (["--by", "defense", "--metrics", "hardware"], "metrics: 'hardware' is not usable"),
+                       (["--export", "t.doc"], ".csv, .parquet, .tex")):  # fmt: skip
         code, _, err = purifl("results", "sweeps/grid", *args)
         assert code == 2
         assert said in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", b"defense\n\xff\xfe\n"),
+        ("t.csv", b"defense,seed\ngpd\n"),
+        ("t.csv", b"defense\ngpd,1\n"),
+        ("t.csv", b"defense\n" + 200_000 * b"x"),
+        ("t.parquet", b"PAR1"),
+    ],
+)
+def test_tables_that_cannot_be_read(purifl, name, content):
+    Path(name).write_bytes(content)
+    code, out, err = purifl("results", name)
+    assert (code, out) == (2, "")
+    assert f"{name} cannot be read as" in err
+
+
+@pytest.mark.parametrize("text", ["[]", '{"summary": 5}', '{"summary": {"accuracy_by_label": 5}}'])
+def test_results_of_a_damaged_run(purifl, grid, text):
+    purifl("sweep", grid(seeds=1))
+    next(Path("sweeps/grid/runs").iterdir()).joinpath("result.json").write_text(text)
+    code, _, err = purifl("results", "sweeps/grid")
+    assert code == 2
+    assert "is damaged" in err
+
+
+@pytest.mark.parametrize("args", [["sweep", "grid.json", "--store"], ["reproduce", "--out"], ["results"]])
+def test_names_that_no_file_can_have(purifl, grid, args):
+    grid()
+    code, _, err = purifl(*args, 300 * "x")
+    assert code == 2
+    assert "File name too long" in err
+
+
+@pytest.mark.parametrize("text", ["no", "[]", '{"judged": {}}'])
+def test_what_was_reproduced_before_and_is_damaged(purifl, text):
+    Path("here").mkdir()
+    Path("here/figure-1.json").write_text(text)
+    code, _, err = purifl("reproduce", "--quick", "--out", "here")
+    assert code == 2
+    assert "figure-1.json is damaged" in err
 
 
 def test_reproduce_lists_what_there_is_and_how_far_it_is(purifl):

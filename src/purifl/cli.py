@@ -575,6 +575,12 @@ def main() -> NoReturn:
     except PuriflError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        said = f"{error.filename} cannot be used: {error.strerror}"
+        err.print(f"[bold red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         err.print("Interrupted.")
         sys.exit(130)

@@ -128,7 +128,7 @@ def results_command(
     if export is not None:
         table.export(found, export)
     if json_:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(found, default=str) + "\n")
         return
     printed = Table(*map(escape, shown))
     for row in found[:SHOWN]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from purifl.errors import RunError
 from purifl.experiment import Experiment, flat
 from purifl.intervals import estimate
 from purifl.paper import claims, figures
@@ -60,7 +61,7 @@ class Plan:
         store, planned = Store(self.store), self.experiments(item)
         made = self.out / f"{item.name}.json"
         done = sum(store.folder(experiment).finished for experiment in planned)
-        return {"runs": len(planned), "done": done, "made": json.loads(made.read_text()) if made.exists() else None}
+        return {"runs": len(planned), "done": done, "made": _made_before(made) if made.exists() else None}
 
 
 def reproduce(
@@ -206,9 +207,19 @@ def _points(item: Item, done: Sequence[Experiment], store: Store) -> list[Point]
     return [Point(*place, estimate(found)) for place, found in values.items()]
 
 
+def _made_before(file: Path) -> dict[str, Any]:
+    """What was found of an item, as its file has it."""
+    try:
+        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        _ = [facts["judged"][subject]["verdict"] for subject in SUBJECTS], facts["seconds"], facts["hardware"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise RunError(f"{file} is damaged: {error}; remove it, and purifl reproduce {file.stem} makes it") from error
+    return facts
+
+
 def _write_summary(plan: Plan) -> None:
     """The page that names everything made so far."""
-    made = {name: json.loads(file.read_text()) for name in items() if (file := plan.out / f"{name}.json").exists()}
+    made = {name: _made_before(file) for name in items() if (file := plan.out / f"{name}.json").exists()}
     what = "reduced versions, on digits" if plan.quick else "the paper's settings"
     rule = (claims.__doc__ or "").partition("\n")[2].strip()
     hours = sum(facts["seconds"] for facts in made.values()) / 3600

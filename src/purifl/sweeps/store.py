@@ -41,8 +41,11 @@ class Store:
         if not marker.exists():
             if store.path.exists() and any(store.path.iterdir()):
                 raise RunError(f"store: {store.path} is not empty and holds no store; choose another folder")
-            store.path.mkdir(parents=True, exist_ok=True)
-            _write(marker, {"kind": "store"})
+            try:
+                store.path.mkdir(parents=True, exist_ok=True)
+                _write(marker, {"kind": "store"})
+            except OSError as error:
+                raise RunError(f"store: {store.path} cannot be written: {error.strerror or error}") from error
         return store
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -40,14 +41,14 @@ def row_of(folder: Path) -> Row:
         settings = json.loads((folder / "experiment.json").read_text())
         summary = json.loads((folder / "result.json").read_text())["summary"]
         labels = summary.get("accuracy_by_label") or []
-    except (ValueError, KeyError, OSError) as error:
+        return {
+            "run": folder.name,
+            **dict(flat(settings)),
+            **{key: summary.get(key) for key in METRICS},
+            **{f"accuracy_label_{label}": value for label, value in enumerate(labels)},
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(f"{folder} is damaged: {error}") from error
-    return {
-        "run": folder.name,
-        **dict(flat(settings)),
-        **{key: summary.get(key) for key in METRICS},
-        **{f"accuracy_label_{label}": value for label, value in enumerate(labels)},
-    }
 
 
 def write_table(store: Store) -> None:
@@ -75,6 +76,8 @@ def group(found: Sequence[Row], by: Sequence[str], metrics: Sequence[str]) -> li
     """
     for column in (*by, *metrics):
         _known(found, column)
+    for metric in metrics:
+        _averaged(found, metric)
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in found:
         groups.setdefault(tuple(_text(row.get(key)) for key in by), []).append(row)
@@ -104,6 +107,18 @@ def _known(found: Sequence[Row], column: str) -> None:
     names = columns(found)
     if found and column not in names:
         raise unknown_name("column", column, names)
+
+
+def _averaged(found: Sequence[Row], metric: str) -> None:
+    """Refuse a column of which there is no mean."""
+    odd = [row[metric] for row in found if not _has_mean(row.get(metric))]
+    if odd:
+        allowed = [name for name in columns(found) if all(_has_mean(row.get(name)) for row in found)]
+        raise ConfigError("metrics", metric, f"{odd[0]!r} in it has no mean; allowed: {', '.join(allowed)}")
+
+
+def _has_mean(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def export(found: Sequence[Row], file: Path) -> None:
@@ -173,14 +188,27 @@ def cell(row: Row, key: str) -> str:
 
 def _read(file: Path) -> list[Row]:
     if file.suffix == ".csv":
-        with file.open(newline="", encoding="utf-8") as opened:
-            return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(opened)]
+        return _read_csv(file)
     import pyarrow.parquet  # noqa: PLC0415 - slow to import
 
     try:
         found: list[Row] = pyarrow.parquet.read_table(file).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
         raise RunError(f"{file} cannot be read as Parquet: {error}") from error
+    return found
+
+
+def _read_csv(file: Path) -> list[Row]:
+    found = []
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            reader = csv.DictReader(opened)
+            for row in reader:
+                if None in row or None in row.values():
+                    raise RunError(f"{file} cannot be read as CSV: line {reader.line_num} is not as long as the first")
+                found.append({key: _number(value) for key, value in row.items()})
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{file} cannot be read as CSV: {error}") from error
     return found
 
 
