@@ -106,6 +106,12 @@ def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):
     assert not Path("sweeps").exists()
 
 
+def test_a_count_of_seeds_that_nobody_means(purifl, grid):
+    code, _, err = purifl("sweep", grid(seeds=10**19))
+    assert code == 2
+    assert "seeds: 10000000000000000000 is not usable; a count should be at most" in err
+
+
 def test_bad_conditions(purifl, grid):
     purifl("sweep", grid(seeds=1))
     for args, said in ((["--where", "defense"], "column=value"), (["--where", "defence=gpd"], "did you mean 'defense'"),

@@ -28,6 +28,8 @@ from purifl.registry import from_validation
 
 Axes = dict[str, list[Any]]
 Settings = dict[str, Any]
+_MOST_SEEDS = 1_000_000
+"""More than anybody runs; a slip of the hand shall not fill the memory."""
 
 
 def _listed(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
@@ -35,6 +37,8 @@ def _listed(value: Any) -> Any:  # noqa: ANN401 - before validation anything goe
     if isinstance(value, Mapping):
         return [value]
     if isinstance(value, int) and not isinstance(value, bool):
+        if value > _MOST_SEEDS:
+            raise ConfigError("seeds", value, f"a count should be at most {_MOST_SEEDS}")
         return list(range(value))
     return value
 
