@@ -473,6 +473,7 @@ MISTAKES = {
     "model": (["--model", "mpl"], ["model: 'mpl'", "did you mean 'mlp'?", "cnn"]),
     "unknown setting": (["--set", "training.bach_size=3"], ["training: 'bach_size'", "did you mean 'batch_size'?"]),
     "set": (["--set", "rounds"], ["--set: 'rounds'", "key.path=value"]),
+    "set a date": (["--set", "rounds=2020-13-45"], ["--set: 'rounds=2020-13-45'", "cannot be read as YAML"]),
     "set nothing": (["--set", "=3"], ["--set: '=3'", "key.path=value"]),
     "set yaml": (["--set", "rounds=[3"], ["--set: 'rounds=[3'", "YAML"]),
     "negative alpha": (["--partition", "label-dir", "--alpha", "-1"], ["partition.alpha: -1.0", "greater than 0"]),

@@ -170,11 +170,15 @@ class Experiment(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+_UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading YAML may end in: no YAML, a date or number that there is none of, nesting without an end."""
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file."""
     try:
         settings = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, *_UNREADABLE) as error:
         raise ConfigError("FILE", str(path), f"cannot be read as YAML or JSON: {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError("FILE", str(path), "it must hold a mapping of settings, such as 'rounds: 20'")
@@ -188,7 +192,7 @@ def assignment(item: str) -> tuple[str, object]:
         raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
     try:
         return path, yaml.safe_load(text)
-    except yaml.YAMLError:
+    except _UNREADABLE:
         raise ConfigError("--set", item, "the value cannot be read as YAML") from None
 
 
