@@ -38,7 +38,8 @@ class Exchange:
         links: The way to each neighbour.
         pace: How late each one usually is.
         outgoing: What is being said.
-        receipts: Who has it.
+        receipts: Who has it, and since when.
+        cut: Neighbours that are not listened to. They are heard on, but what they keep this peer waiting has an end.
         hurry: Seconds that one's own part of a round takes, which a neighbour gets at least; None after the last
             round, when whoever answers is waited for.
     """
@@ -50,20 +51,22 @@ class Exchange:
         self.links = {each.id: Link(identity, each.id, each.address, timeout) for each in config.neighbours}
         self.pace = {peer: Pace(config.patience) for peer in self.neighbours}
         self.outgoing: Outgoing | None = None
-        self.receipts: set[int] = set()
+        self.receipts: dict[int, float] = {}
+        self.cut: frozenset[int] = frozenset()
         self.hurry: float | None = 0.0
         self._previous: Outgoing | None = None
         self._gone: set[int] = set()
         self._answering: set[int] = set()
+        self._waited = dict.fromkeys(self.neighbours, 0.0)
         self._delivering: set[asyncio.Task[None]] = set()
         self._resending: dict[int, asyncio.Task[None]] = {}
         self._ready = time.monotonic()
         mail.late, mail.restarted = self._send_previous, self._send_again
 
-    def open(self, round_: int) -> None:
+    def open(self, round_: int, cut: frozenset[int]) -> None:
         """A round begins: its messages are wanted, and nobody has one's own yet."""
         self._mail.move(round_)
-        self.receipts, self._gone, self._answering = set(), set(), set()
+        self.receipts, self._gone, self._answering, self.cut = {}, set(), set(), cut
         self._ready = time.monotonic()
 
     def answered(self, peer: int) -> None:
@@ -98,11 +101,15 @@ class Exchange:
     async def wait(self, settled: Callable[[int], bool], lost: Callable[[], bool]) -> bool:
         """Wait until all neighbours are settled, or each one's deadline has passed; False once all is ``lost``."""
         while not lost():
-            spent = time.monotonic() - self._ready
-            left = max((self._deadline(peer) - spent for peer in self.neighbours if not settled(peer)), default=0.0)
+            now = time.monotonic()
+            missing = [peer for peer in self.neighbours if not settled(peer)]
+            left = max((self._deadline(peer) - (now - self._ready) for peer in missing), default=0.0)
             if left <= 0:
                 return True
             await self.something(left)
+            if self.cut.issuperset(missing):
+                for peer in missing:
+                    self._waited[peer] += time.monotonic() - now
         return False
 
     async def something(self, seconds: float) -> None:
@@ -112,17 +119,20 @@ class Exchange:
             await asyncio.wait_for(self._mail.changed.wait(), seconds)
 
     def _deadline(self, peer: int) -> float:
-        answers = peer in self._answering
+        answers, patience, own = peer in self._answering, self._config.patience, self.hurry or 0.0
+        if peer in self.cut:  # nothing but its probation depends on it
+            return min(self.pace[peer].deadline(own), max(patience.least, own), patience.most - self._waited[peer])
         if self.hurry is None and answers:
-            return self._config.patience.most
-        return self.pace[peer].deadline(self.hurry or 0.0, answers)
+            return patience.most
+        return self.pace[peer].deadline(own, answers)
 
     def judge(self, round_: int, counted: dict[int, Message]) -> None:
-        """Learn from a round how long to wait in the next."""
+        """Learn from a round how long to wait in the next: an edge lacks a receipt as it may lack a message."""
         for peer in self.neighbours:
             came, when = self._mail.arrived.get(peer, (-1, 0.0))
-            if came >= round_:
-                self.pace[peer].heard(when - self._ready if came == round_ else 0.0)
+            if came >= round_ and (peer in self.receipts or peer in self._gone):
+                complete = max(when, self.receipts.get(peer, when))
+                self.pace[peer].heard(complete - self._ready if came == round_ else 0.0)
             elif peer not in counted:
                 self.pace[peer].missed(peer in self._answering)
 
@@ -143,7 +153,10 @@ class Exchange:
                 problem = str(error)
             else:
                 if answer.status in {"held", "ahead"}:
-                    (self.receipts if answer.status == "held" else self._gone).add(peer)
+                    if answer.status == "held":
+                        self.receipts[peer] = time.monotonic()
+                    else:
+                        self._gone.add(peer)
                     self._mail.changed.set()
                     return
                 if answer.status == "rejected":
@@ -164,7 +177,7 @@ class Exchange:
     def _send_again(self, peer: int) -> None:
         """A neighbour that was started anew has lost what it said it holds."""
         if peer in self.receipts and self.outgoing is not None and self._mail.open == self.outgoing.round:
-            self.receipts.discard(peer)
+            del self.receipts[peer]
             self._spawn(self._deliver(peer, self.outgoing))
 
     def _send_previous(self, peer: int) -> None:

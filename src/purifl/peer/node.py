@@ -153,7 +153,7 @@ class Node:
     async def _talk(self) -> bool:
         """Speak and listen; whether the others are still where this peer is."""
         round_ = self.me.round
-        self.exchange.open(round_)
+        self.exchange.open(round_, frozenset(peer for peer in self.neighbours if self.me.has_cut(peer)))
         wanted = self.me.waits_for
         if wanted:
             await self.exchange.wait(lambda peer: peer not in wanted or bool(self.mail.held(peer, round_)), self._lost)
