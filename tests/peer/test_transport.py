@@ -5,12 +5,13 @@ import socket
 import ssl
 import threading
 
+import grpc
 import pytest
 from federations import federation, node, play
 
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.identity import check_dates, new_authority, new_peer
-from purifl.peer.transport import Identity, Link, LinkError, Server, refuses_tls12
+from purifl.peer.transport import SERVICE, STREAMS, Identity, Link, LinkError, Server, dial, refuses_tls12
 
 
 def served(network, check):
@@ -118,3 +119,34 @@ def test_a_key_of_another_certificate_is_refused(network):
     other.write(network.folder(0) / "peer.key", network.folder(0) / "elsewhere.crt")
     with pytest.raises(ConfigError, match="not for the key"):
         node(network, 0)
+
+
+@pytest.mark.parametrize("method", ["Push", "Status"])
+def test_one_neighbour_cannot_use_up_the_calls_of_another(method, tmp_path):
+    network = federation(tmp_path, clients=3)
+    greedy, other = Identity(network.config(1)), Identity(network.config(2))
+    address = network.config(0).listen
+
+    async def nothing():
+        await asyncio.sleep(60)
+        yield b""
+
+    async def check(peer):
+        channels = [dial(greedy, 0, address, list(greedy.pins.of(0))) for _ in range(len(network.peers) + 1)]
+        calls = [
+            channel.stream_unary(f"/{SERVICE}/{method}")(nothing()) for channel in channels for _ in range(STREAMS)
+        ]
+        async with asyncio.timeout(10):
+            while sum(call.done() for call in calls) < len(calls) - STREAMS:
+                await asyncio.sleep(0.01)
+        if method == "Push":
+            refused = [await call.code() for call in calls if call.done()]
+            assert set(refused) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert peer.journal.rejected["busy"] == len(refused)
+        link = Link(other, 0, address, 5)
+        assert (await link.push(b"{}", b"")).status == "rejected"
+        for channel in channels:
+            await channel.close()
+        await link.close()
+
+    served(network, check)

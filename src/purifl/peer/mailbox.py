@@ -67,8 +67,11 @@ class Mailbox:
         return {peer: held[round_] for peer, held in self._held.items() if round_ in held}
 
     def move(self, open_: int) -> None:
-        """From now on messages of ``open_`` are wanted; earlier ones are gone."""
+        """From now on messages of ``open_`` are wanted; earlier ones are gone, those still coming in as well."""
         self.open = open_
+        for stream in [task for (_, round_), task in self._streams.items() if round_ < open_]:
+            self._given_up.add(stream)
+            stream.cancel()
         for held in self._held.values():
             for round_ in [each for each in held if not open_ <= each <= open_ + 1]:
                 del held[round_]

@@ -62,6 +62,7 @@ class Reject(StrEnum):
     CONFLICT = "conflict"  # another message for the same round came before
     SIGNATURE = "signature"
     SLOW = "slow"
+    BUSY = "busy"  # more calls at a time than one neighbour may have
 
 
 class RejectedError(Exception):

@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,9 +33,9 @@ from purifl.peer.messages import CHUNK, FRAME_LIMIT, HEADER_LIMIT, Answer, Rejec
 
 SERVICE = "purifl.Peer"
 HANDSHAKE_MS = 5000
-IDLE_MS = 600_000
+IDLE_MS = 30_000
 STREAMS = 4
-"""Calls that one connection may have open at a time."""
+"""Calls that one connection may have open at a time, and one neighbour over all its connections."""
 
 
 class Identity:
@@ -108,6 +109,7 @@ class Server(grpc.GenericRpcHandler):
     def __init__(self, identity: Identity, service: Service) -> None:
         self._identity, self._service = identity, service
         self._server: grpc.aio.Server | None = None
+        self._open = Counter[int]()
         self._served, self._fetching = identity.pair.certificate, threading.Lock()
 
     async def start(self) -> int:
@@ -172,14 +174,21 @@ class Server(grpc.GenericRpcHandler):
         if handler_call_details.method == f"/{SERVICE}/Push":
             return grpc.stream_unary_rpc_method_handler(self._push)
         if handler_call_details.method == f"/{SERVICE}/Status":
-            return grpc.unary_unary_rpc_method_handler(self._status)
+            return grpc.stream_unary_rpc_method_handler(self._status)  # called before anything was sent
         return None
 
     async def _push(self, frames: AsyncIterator[bytes], context: Any) -> bytes:  # noqa: ANN401
         peer = await self._admit(context)
-        return (await self._service.push(peer, frames)).frame()
+        if self._open[peer] >= STREAMS:
+            self._service.refused(Reject.BUSY, f"peer {peer} has {STREAMS} calls open")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} calls are open already")
+        self._open[peer] += 1
+        try:
+            return (await self._service.push(peer, frames)).frame()
+        finally:
+            self._open[peer] -= 1
 
-    async def _status(self, _: bytes, context: Any) -> bytes:  # noqa: ANN401
+    async def _status(self, _: AsyncIterator[bytes], context: Any) -> bytes:  # noqa: ANN401
         return self._service.status(await self._admit(context))
 
     async def _admit(self, context: Any) -> int:  # noqa: ANN401
