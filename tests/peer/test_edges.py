@@ -43,7 +43,9 @@ def test_a_record_begun_anew_at_one_end_is_at_the_other():
 
 def test_edges_are_stored():
     edges = {3: Edge(2, [2, 4], {4: term(1)}), 7: Edge()}
-    assert edges_from([3, 7], edges_state(edges)) == edges
+    assert edges_from([3, 7], edges_state(edges), torch.device("cpu")) == edges
+    elsewhere = edges_from([3, 7], edges_state(edges), torch.device("meta"))
+    assert elsewhere[3].pending[4].is_meta
 
 
 class End:

@@ -8,6 +8,7 @@ import torch
 import yaml
 from federations import federation, node, play, reached, run_all, stored
 
+from purifl.errors import PeerError
 from purifl.peer.edges import Edge, Repair
 from purifl.peer.network import Network, edit_config, free_hosts
 from purifl.peer.transport import LinkError
@@ -90,6 +91,13 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
     rows = nodes[1].store.folder.result().history
     assert [row["round"] for row in rows] == list(range(1, 13))
     assert any(row["absent"] for row in rows)
+
+
+def test_who_is_left_alone_while_it_rejoins_is_told_so(tmp_path):
+    one = node(federation(tmp_path, {"first": 0.01}, clients=3), 0)
+    one.mail.left = set(one.neighbours)
+    with pytest.raises(PeerError, match="cannot be heard"):
+        play(one._rejoin())
 
 
 def test_a_peer_joins_and_another_leaves(tmp_path):
@@ -192,7 +200,5 @@ def test_prometheus_reads_rounds_trust_and_rejections(tmp_path):
 
 
 def test_a_network_that_is_none(tmp_path):
-    from purifl.errors import PeerError
-
     with pytest.raises(PeerError, match="network create"):
         Network(tmp_path)

@@ -81,13 +81,13 @@ def edges_state(edges: dict[int, Edge]) -> State:
     return {"ledger": torch.tensor(rows, dtype=torch.int64), **pending}
 
 
-def edges_from(peers: list[int], saved: State) -> dict[int, Edge]:
-    """The edges to ``peers`` as they were stored."""
+def edges_from(peers: list[int], saved: State, device: torch.device) -> dict[int, Edge]:
+    """The edges to ``peers`` as they were stored, with what is pending on the device that computes."""
     edges = {}
     for peer, (since, *counted) in zip(peers, saved["ledger"].tolist(), strict=True):
         edges[peer] = Edge(since, [each for each in counted if each >= 0])
     for key, term in saved.items():
         if key.startswith("pending."):
             _, number, round_ = key.split(".")
-            edges[int(number)].pending[int(round_)] = term
+            edges[int(number)].pending[int(round_)] = term.to(device)
     return edges

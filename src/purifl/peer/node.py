@@ -122,7 +122,7 @@ class Node:
         elif saved["ids"].tolist() == self.me.ids:
             kept = {key: x for key, x in saved.items() if not key.startswith(("ledger", "pending."))}
             self.me.load_state_dict(kept)
-            self.edges = edges_from(self.neighbours, saved)
+            self.edges = edges_from(self.neighbours, saved, self.me.device)
         else:  # another neighbourhood: go on alone to the next round, so that no round is spoken of twice
             self.me.adopt(saved)
             self.me.step({})
@@ -279,8 +279,8 @@ class Node:
         await self._keep([*away, row | {"absent": True}], [])
 
     def _middle(self) -> int:
-        """The round that most neighbours have reached, short of the last."""
-        known = sorted(self.mail.positions.get(peer, 0) for peer in self._listened())
+        """The round that most neighbours have reached, short of the last; one's own where none is left."""
+        known = sorted(self.mail.positions.get(peer, 0) for peer in self._listened()) or [self.me.round]
         return min(known[(len(known) - 1) // 2], self.experiment.rounds - 1)
 
     def _most(self, round_: int) -> dict[int, Message]:
