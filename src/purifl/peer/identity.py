@@ -7,6 +7,7 @@ file holds two.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from purifl.errors import ConfigError
+
+log = logging.getLogger("purifl.peer")
 
 _BACKDATED = timedelta(days=1)
 """Certificates are valid from a day before they are made, so that clocks may differ by hours."""
@@ -166,36 +169,48 @@ class Pins:
     """The certificates of the neighbours, from files that are read again when they change.
 
     Args:
-        files: Each neighbour's file of certificates.
+        files: Each neighbour's file of certificates; a neighbour whose file is deleted is not accepted any more.
         revoked: A file of fingerprints, one a line, that are refused from the moment it changes; it need not exist.
+            Where it cannot be read later on, or is gone, what it said before goes on to be refused.
     """
 
     def __init__(self, files: dict[int, Path], revoked: Path) -> None:
         self._files, self._revoked_file = files, revoked
         self._by_peer = {peer: read_certificates(path, f"neighbours.{peer}") for peer, path in files.items()}
-        self._stamps = {path: _stamp(path) for path in files.values()}
-        self._take_up()
+        self._stamps = {path: _stamp(path) for path in (*files.values(), revoked)}
+        self.revoked = _fingerprints(revoked) if self._stamps[revoked] is not None else frozenset()
+        self._owner = self._owners()
 
     def refresh(self) -> bool:
         """Read the files that changed again; whether one did. One that is half written is left until it is whole."""
-        changed = _stamp(self._revoked_file) != self._stamps[self._revoked_file]
+        changed = self._refresh_revoked()
         for peer, path in self._files.items():
             stamp = _stamp(path)
             if stamp == self._stamps[path]:
                 continue
             with suppress(ConfigError):
-                self._by_peer[peer] = read_certificates(path, f"neighbours.{peer}")
+                self._by_peer[peer] = read_certificates(path, f"neighbours.{peer}") if stamp is not None else []
                 self._stamps[path], changed = stamp, True
+                if stamp is None:
+                    _warn("neighbour unpinned", neighbour=peer, reason=f"{path} is gone")
         if changed:
-            self._take_up()
+            self._owner = self._owners()
         return changed
 
-    def _take_up(self) -> None:
-        file = self._revoked_file
-        self._stamps[file] = _stamp(file)
-        lines = file.read_text().splitlines() if file.exists() else []
-        self.revoked = frozenset(line.split("#")[0].strip().lower() for line in lines) - {""}
-        self._owner = {fingerprint(each): peer for peer, found in self._by_peer.items() for each in found}
+    def _refresh_revoked(self) -> bool:
+        file, stamp = self._revoked_file, _stamp(self._revoked_file)
+        if stamp == self._stamps[file]:
+            return False
+        self._stamps[file] = stamp
+        try:
+            self.revoked = _fingerprints(file)
+        except ConfigError as error:
+            _warn("revocations kept as they were", reason=str(error))
+            return False
+        return True
+
+    def _owners(self) -> dict[str, int]:
+        return {fingerprint(each): peer for peer, found in self._by_peer.items() for each in found}
 
     def of(self, peer: int) -> Sequence[x509.Certificate]:
         """The certificates pinned for a neighbour that are not revoked."""
@@ -215,4 +230,18 @@ def _stamp(path: Path) -> tuple[int, int] | None:
         status = path.stat()
     except FileNotFoundError:
         return None
+    except OSError:  # there, but out of reach: reading it will say why
+        return 0, 0
     return status.st_mtime_ns, status.st_size
+
+
+def _fingerprints(path: Path) -> frozenset[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("revoked", str(path), f"it should list fingerprints, one a line: {error}") from None
+    return frozenset(line.split("#")[0].strip().lower() for line in lines) - {""}
+
+
+def _warn(event: str, **fields: object) -> None:
+    log.warning(event, extra={"fields": fields})

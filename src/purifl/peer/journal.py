@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import Counter as Tally
 from datetime import UTC, datetime
 
@@ -13,6 +14,10 @@ from purifl.errors import PeerError
 from purifl.peer.messages import Reject
 
 log = logging.getLogger("purifl.peer")
+
+LINES = 5
+"""So many lines a minute say why something was rejected, for each reason; whoever sends rubbish fills no disk."""
+_MINUTE = 60.0
 
 
 class JsonLines(logging.Formatter):
@@ -39,6 +44,7 @@ class Journal:
         self.peer, self.rejected = peer, Tally[str]()
         self.sent, self.received = Tally[int](), Tally[int]()
         self.missed, self.repaired = Tally[int](), Tally[int]()
+        self._logged: dict[Reject, tuple[float, int]] = {}
         self.registry = CollectorRegistry()
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -80,10 +86,18 @@ class Journal:
         log.log(level, event, extra={"fields": {"peer": self.peer, **fields}})
 
     def reject(self, reason: Reject, detail: str, neighbour: int | None = None) -> None:
-        """Something was dropped."""
+        """Something was dropped: all of it is counted, and a few lines a minute are logged for each reason."""
         self.rejected[reason.value] += 1
         self._rejected.labels(reason.value).inc()
-        self.note("rejected", logging.WARNING, reason=reason.value, detail=detail, neighbour=neighbour)
+        now = time.monotonic()
+        began, lines = self._logged.get(reason, (now, 0))
+        began, lines = (now, 0) if now - began >= _MINUTE else (began, lines)
+        self._logged[reason] = began, lines + 1
+        if lines < LINES:
+            count = self.rejected[reason.value]
+            self.note(
+                "rejected", logging.WARNING, reason=reason.value, detail=detail, neighbour=neighbour, so_far=count
+            )
 
     def count_sent(self, neighbour: int, size: int) -> None:
         """Bytes went out."""

@@ -251,6 +251,12 @@ class Benign(Participant):
         """Trust 0 for good, which is a cut, said with the next message."""
         self.exposed[self.place[peer]] = True
 
+    def adopt(self, saved: State) -> None:
+        """Who was exposed stays so."""
+        exposed = dict(zip(saved["ids"].tolist(), saved["exposed"].tolist(), strict=True))
+        self.exposed = torch.tensor([exposed.get(peer, False) for peer in self.ids], device=self.device)
+        super().adopt(saved)
+
     def begin_again(self, messages: Mapping[int, Message]) -> None:
         """γ = g, no records; trust, cuts and the detector's evidence stay."""
         super().begin_again(messages)

@@ -225,7 +225,7 @@ class LinkError(Exception):
 def dial(identity: Identity, peer: int, address: str, pins: list[x509.Certificate]) -> grpc.aio.Channel:
     """A channel to a peer at whose end one of these very certificates must be."""
     if not pins:
-        raise LinkError(f"every certificate of peer {peer} is revoked")
+        raise LinkError(f"no certificate of peer {peer} is left to accept: revoked, or its file is gone")
     pair = identity.pair
     roots = b"".join(to_pem(each) for each in pins)
     credentials = grpc.ssl_channel_credentials(roots, pair.key_pem, pair.pem)
