@@ -1,16 +1,22 @@
 """Federations on disk and from the command line."""
 
 import asyncio
+import io
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from federations import federation, node, play, run_all
+from rich.console import Console
 from typer.testing import CliRunner
 
 from purifl.cli import app
 from purifl.errors import ConfigError, PeerError, PuriflError
 from purifl.experiment import Experiment
+from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
 from purifl.peer.watch import status_at, status_table
@@ -180,3 +186,45 @@ def test_renewed_and_revoked_from_the_command_line(tmp_path):
     assert len((network.folder(2) / "revoked.txt").read_text().splitlines()) == 2
     assert isinstance(call("network", "renew", network.path, 7).exception, ConfigError)
     assert Network(network.path).peers == [0, 1, 2]
+
+
+@pytest.mark.parametrize("place", ["file", "file/out"])
+def test_a_federation_cannot_be_written_where_a_file_is(place, experiment_file, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    result = call("network", "create", experiment_file, "--out", tmp_path / place)
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.field == "out"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"id": 1}', b"\xff", b'{"id": 0, "round": "x", "rounds": 3}'])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_an_answer_that_is_no_status_is_an_error(answer, asked, tmp_path, monkeypatch):
+    network = federation(tmp_path, clients=2)
+
+    async def strange(*_):
+        return answer
+
+    monkeypatch.setattr("purifl.peer.watch.ask", strange)
+    with pytest.raises(PeerError, match="does not answer as a peer does"):
+        status_at(network.config(asked).listen, network.config(0))
+
+
+def test_what_peers_say_is_shown_as_text():
+    near = {"[red]7": {"cut": True, "down": False, "trust": 0.0, "sent": 0, "received": 0, "lag": None}}
+    rows = [{"id": 0, "error": "[bold]no[/"}, {"id": 1, "round": 1, "rounds": 3, "neighbours": near}]
+    console = Console(width=200, file=io.StringIO())
+    console.print(status_table(rows))
+    assert "[bold]no[/" in console.file.getvalue()
+    assert "[red]7" in console.file.getvalue()
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_records(tmp_path, monkeypatch):
+    network = federation(tmp_path, clients=2, rounds=1, eval_every=1)
+    nodes = [node(network, peer) for peer in network.peers]
+    play(run_all(nodes))
+    huge = SimpleNamespace(tensors={"gamma": torch.full_like(nodes[0].me.gamma[0], 3e38)})
+    assert nodes[0].measure.read(nodes[0].me, nodes[0].me.cut, {1: huge}, {})[0]["distance"] == {"1": None}
+    monkeypatch.setattr("purifl.peer.collect._last", lambda *_: {"tracking_error": math.nan})
+    assert collect(network).final["tracking_error"] is None
+    assert RunFolder(network.path / "run").result().final["tracking_error"] is None

@@ -14,7 +14,7 @@ from purifl.errors import PeerError
 from purifl.metrics import Row
 from purifl.peer.network import Network
 from purifl.runs import Result, RunFolder
-from purifl.simulation import place
+from purifl.simulation import finite, place
 
 
 def collect(network: Network) -> Result:
@@ -35,6 +35,7 @@ def collect(network: Network) -> Result:
         for k in range(experiment.rounds)
     ]
     history[-1] |= _last(network, list(benign))
+    history = [finite(row) for row in history]
     for k, row in enumerate(history):
         row["trust"] = [value for result in benign.values() for value in _trust(result, k)]
     events = [event | {"malicious": event["neighbour"] in malicious} for r in benign.values() for event in r.events]

@@ -50,7 +50,8 @@ class Measure:
                 del row[key]
         gamma = me.gamma[0].cpu()
         row["gamma_norm"] = float(gamma.norm())
-        row["distance"] = {str(j): float((m.tensors["gamma"] - gamma).norm()) for j, m in messages.items()}
+        apart = {str(j): float((m.tensors["gamma"] - gamma).norm()) for j, m in messages.items()}
+        row["distance"] = finite(apart)  # of finite numbers, and yet perhaps too large for one
         row["counted"] = sorted(messages)
         row["trust"] = [me.trust_in(j) for j in sorted(me.seat.neighbours)]
         row["cut"] = [j for j in me.seat.neighbours if me.has_cut(j)]

@@ -129,8 +129,7 @@ def create(
         settings: More for every peer's configuration.
     """
     check_experiment(experiment)
-    if out.exists() and any(out.iterdir()):
-        raise PeerError(f"out: {out} is not empty; choose another folder")
+    _check_free(out)
     graph, malicious = place(experiment)
     experiment = _settled(experiment, graph, malicious)
     hosts = hosts or [f"127.0.0.1:{FIRST_PORT + k}" for k in range(experiment.clients)]
@@ -141,10 +140,24 @@ def create(
     name = f"{experiment.dataset.name}-{experiment.digest()}"
     try:
         _write(experiment, out, hosts, days, metrics_port, settings or {}, graph, name)
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise ConfigError("out", str(out), f"it cannot be written: {error}") from None
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
     return Network(out)
+
+
+def _check_free(out: Path) -> None:
+    try:
+        taken = any(out.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError("out", str(out), f"it should be a new or empty folder: {error}") from None
+    if taken:
+        raise PeerError(f"out: {out} is not empty; choose another folder")
 
 
 def _write(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 from cryptography import x509
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from purifl.errors import ConfigError, PeerError
@@ -25,6 +26,40 @@ _POLL = 0.5
 _SECONDS_BETWEEN_LINES = 5.0
 
 
+class _Near(BaseModel):
+    """What a peer tells of a neighbour."""
+
+    trust: float
+    cut: bool
+    round: int
+    lag: float | None
+    down: bool
+    sent: int
+    received: int
+    missed: int
+    repaired: int
+
+
+class _Status(BaseModel):
+    """What a peer tells of itself: to a neighbour the first three, to its operator everything."""
+
+    id: int
+    round: int
+    rounds: int
+    accuracy: float | None = None
+    rejected: dict[str, int] = {}
+    neighbours: dict[str, _Near] = {}
+
+
+def _read(answer: bytes, address: str) -> Row:
+    try:
+        return _Status.model_validate_json(answer).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "answer"
+        raise PeerError(f"{address} does not answer as a peer does; {where}: {first['msg'][:200]}") from None
+
+
 def own_status(config: PeerConfig) -> Row:
     """The status of the peer that a configuration belongs to, asked in its own name."""
     return asyncio.run(_asked(config))
@@ -34,10 +69,9 @@ async def _asked(config: PeerConfig) -> Row:
     try:
         identity = Identity(config)
         answer = await ask(identity, config.id, _reachable(config.listen), [identity.pair.certificate])
-        status: Row = json.loads(answer)
-        return status
     except (LinkError, ConfigError) as error:
         return {"id": config.id, "error": str(error)}
+    return _read(answer, config.listen)
 
 
 def status_at(address: str, config: PeerConfig) -> Row:
@@ -50,10 +84,10 @@ def status_at(address: str, config: PeerConfig) -> Row:
         raise ConfigError("address", address, f"this configuration knows {known}")
     pins: list[x509.Certificate] = list(Pins({near.id: near.certificate}, config.revoked).of(near.id))
     try:
-        status: Row = json.loads(asyncio.run(ask(Identity(config), near.id, address, pins)))
+        answer = asyncio.run(ask(Identity(config), near.id, address, pins))
     except LinkError as error:
         return {"id": near.id, "error": str(error)}
-    return status
+    return _read(answer, address)
 
 
 def statuses(network: Network) -> list[Row]:
@@ -121,7 +155,7 @@ def status_table(rows: list[Row]) -> Table:
     table = Table("peer", "round", "accuracy", "neighbours", "trust", "cut", "sent", "received", "lag")
     for row in rows:
         if "error" in row:
-            table.add_row(str(row["id"]), "–", *["–"] * 6, row["error"][:40])
+            table.add_row(str(row["id"]), "–", *["–"] * 6, escape(row["error"][:40]))
             continue
         near = row.get("neighbours", {})
         each = list(near.values())
@@ -131,7 +165,7 @@ def status_table(rows: list[Row]) -> Table:
             _shown(row.get("accuracy"), lambda x: f"{x:.1%}"),
             f"{sum(not n['down'] for n in each)}/{len(each)}",
             _shown(min((n["trust"] for n in each), default=None), lambda x: f"{x:.2f}"),
-            ", ".join(peer for peer, n in near.items() if n["cut"]) or "–",
+            escape(", ".join(peer for peer, n in near.items() if n["cut"])) or "–",
             _mb(sum(n["sent"] for n in each)),
             _mb(sum(n["received"] for n in each)),
             _shown(max((n["lag"] for n in each if n["lag"] is not None), default=None), lambda x: f"{x:.2f} s"),
