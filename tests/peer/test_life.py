@@ -1,7 +1,9 @@
 """The life of a federation: losses, absences, comings and goings, new certificates, liars found out."""
 
 import asyncio
+import json
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from federations import federation, node, play, reached, run_all, stored
 
 from purifl.errors import PeerError
 from purifl.peer.edges import Edge, Repair
+from purifl.peer.messages import LARGEST
 from purifl.peer.network import Network, edit_config, free_hosts
 from purifl.peer.transport import LinkError
 from purifl.randomness import stream
@@ -182,6 +185,22 @@ def test_who_says_different_things_to_different_neighbours_is_exposed_where_they
     play(run_all(nodes))
     cut = {each.config.id: [peer for peer in each.neighbours if each.me.cut[each.me.place[peer]]] for each in nodes}
     assert [cut[peer] for peer in (0, 1, 3, 4)] == [[2] if comparing else []] * 4
+
+
+def test_the_largest_message_that_is_let_in_leaves_trust_and_gamma_finite(tmp_path):
+    one = node(federation(tmp_path), 0)
+    one.me.begin()
+    theta, gamma = one.me.theta[0], one.me.gamma[0]
+    largest = torch.full_like(gamma, LARGEST / len(gamma) ** 0.5)
+    header = SimpleNamespace(scalars={"trust": 0.25})
+    said = {1: largest, 2: gamma, 3: gamma}
+    for _ in range(3):
+        heard = {k: SimpleNamespace(header=header, tensors={"theta": theta, "gamma": x}) for k, x in said.items()}
+        one.me.step(heard)
+        row, _ = one.measure.read(one.me, one.me.cut, heard, {})
+        json.dumps(row, allow_nan=False)
+    assert one.me.trust.isfinite().all()
+    assert one.me.gamma.isfinite().all()
 
 
 def test_prometheus_reads_rounds_trust_and_rejections(tmp_path):

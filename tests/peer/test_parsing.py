@@ -102,6 +102,7 @@ BAD = {
     "not a number": (Reject.NOT_FINITE, of(with_number(math.nan))),
     "infinite": (Reject.NOT_FINITE, of(with_number(math.inf))),
     "infinite as a model": (Reject.NOT_FINITE, of(HUGE)),
+    "infinite once it is squared": (Reject.NOT_FINITE, of(with_number(1e20))),
     "a farewell with tensors": (Reject.SIZE, [header(kind="leave").frame(), PAYLOAD]),
 }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,6 +35,9 @@ HEADER_LIMIT = 1 << 15
 _LONG = 1 << 16
 FRAME_LIMIT = CHUNK + 1024
 """The largest frame that gRPC lets through."""
+
+LARGEST = 1e15
+"""No θ or γ is longer: a sum of ten thousand such vectors still has a square that float32 can hold."""
 
 WITNESSED = 64
 """At most so many of the others' statements are told with a message."""
@@ -295,12 +299,10 @@ class Assembly:
         return Message(self._header, tensors)
 
     def _finite(self, theta: Tensor, gamma: Tensor) -> bool:
-        """Whether γ and θ − λγ are finite; the difference is formed only where it could overflow."""
-        step = self._expected.step
+        """Whether θ, γ and θ − λγ are finite, and so are the norms that are formed of them later."""
         most = [float(torch.stack(torch.aminmax(x)).abs().max()) for x in (theta, gamma)]  # NaN where there is one
-        if most[0] + step * most[1] < torch.finfo(torch.float32).max:
-            return True
-        return bool(gamma.isfinite().all() & torch.sub(theta, gamma, alpha=step).isfinite().all())
+        moderate = all(x * math.sqrt(len(theta)) <= LARGEST for x in most)
+        return moderate and most[0] + self._expected.step * most[1] < torch.finfo(torch.float32).max
 
 
 def digest_of(payload: bytes) -> str:
