@@ -3,17 +3,9 @@ import os
 import pytest
 import torch
 
-os.environ.setdefault("PURIFL_WORKERS", "1")  # tests run side by side already
+from tiny import TINY
 
-TINY = {
-    "clients": 5,
-    "topology": "ring",
-    "model": {"name": "mlp", "hidden": 4},
-    "attack": {"name": "backdoor-9", "malicious_clients": [1]},
-    "defense": {"name": "gpd", "threshold": 0.9},
-    "training": {"gradient": "steps", "local_steps": 3},
-    "rounds": 5,
-}
+os.environ.setdefault("PURIFL_WORKERS", "1")  # tests run side by side already
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ from purifl.intervals import estimate
 from purifl.runs import run_or_continue
 from purifl.sweeps import Store, table
 from purifl.sweeps.table import write_table
+from tiny import TINY
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    from conftest import TINY
-
     store = Store.at(tmp_path_factory.mktemp("store"))
     for defense in ("lower", "gpd"):
         for seed in range(3):
