@@ -73,9 +73,8 @@ class Records(ABC):
         if changed.any():
             if forget:
                 self._forget(state, hood, state["counted"] & ~counted)
-            rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[changed], True)
-            state["sum"][rows] = self._total(state, hood, rows[hood.rows] & counted)
             state["counted"].copy_(counted)
+            self._sum_anew(state, hood, changed)
 
     def add(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> Tensor:
         """(R, d) S_i after a round with these weights (E,) and messages γ (N, d)."""
@@ -86,6 +85,10 @@ class Records(ABC):
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """r_ij = 0 on the ``edges``, a mask (E,), as if nothing had been heard over them yet; they count as before."""
         self._forget(state, hood, edges)
+        self._sum_anew(state, hood, edges)
+
+    def _sum_anew(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """S_i of the rows whose ``edges``, a mask (E,), changed."""
         rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[edges], True)
         state["sum"][rows] = self._total(state, hood, rows[hood.rows] & state["counted"])
 
