@@ -1,8 +1,11 @@
 import os
+import signal
+import sys
 
 import pytest
 import torch
 
+from purifl.cli import main
 from tiny import TINY
 
 os.environ.setdefault("PURIFL_WORKERS", "1")  # tests run side by side already
@@ -21,3 +24,19 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def purifl(monkeypatch, capsys):
+    """Calls the command in this process: (exit code, standard output, standard error)."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["purifl", *map(str, args)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    yield call
+    signal.signal(signal.SIGTERM, before)

@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from purifl.catalogue import _REGISTRIES
-from purifl.cli import main
 from purifl.experiment import Experiment
 from purifl.phases import Phase
 from purifl.progress import reporting
@@ -35,22 +34,6 @@ PROMISED = {
 def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("purifl.cli.out_console", Console(width=120))
-
-
-@pytest.fixture
-def purifl(monkeypatch, capsys):
-    """Calls the command in this process: (exit code, standard output, standard error)."""
-    before = signal.getsignal(signal.SIGTERM)
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["purifl", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    yield call
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 """purifl sweep, results and reproduce, as one calls them."""
 
 import json
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from engines_here import Here
-from purifl.cli import main
 from purifl.sweeps import schedule
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -20,23 +17,6 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(schedule, "Local", Here)
     monkeypatch.setattr("purifl.cli_sweeps.out_console", Console(width=160))
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.fixture
-def purifl(monkeypatch, capsys):
-    """Calls the command in this process: (exit code, standard output, standard error)."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["purifl", *map(str, args)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
