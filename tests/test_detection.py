@@ -106,11 +106,20 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
     def suspicion(i, j):
         path = ((messages[:, j] - messages[:, i]) ** 2).sum()
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
-        push = openness * distance[i, j] ** 2 / path * distance[i, j] / (scale[i] + scale[j])
-        others = median(distance[e] for e in edges if e[0] == i and e != (i, i) and kept[e])
-        usual = median(lengths[0, k] for r, k in edges if r == i)
-        compared = size[i] > 4 and lengths[0, j] <= 4 * usual and not math.isnan(others)
-        return max(push, distance[i, j] / others * min(1, 4 * push) if compared else 0)
+        around = [k for r, k in edges if r == i]
+        mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
+        push = openness * (mixed * distance[i, j]) ** 3 / path / (scale[i] + scale[j])
+        others = median(distance[i, k] for k in around if k != i and kept[i, k])
+        if size[i] <= 4 or math.isnan(others):
+            return push
+        return max(push, distance[i, j] / others * alike(i, j, around) * min(1, 4 * push))
+
+    def alike(i, j, around):
+        first, length = messages[0], lengths[0]
+        if sum(first[j] @ first[k] / length[j] / length[k] for k in around if k != j) < 0:
+            return 1
+        usual = median(length[k] for k in around)
+        return min(1, (usual + length[i]) / (length[j] + length[i])) if length[j] <= 4 * usual else 0
 
     found = {(i, j): 0 if i == j else suspicion(i, j) for i, j in edges}
     farthest = {i: max([distance[e] for e in edges if e[0] == i and kept[e] and found[e] > 1] + [0]) for i, _ in edges}
@@ -200,6 +209,37 @@ def test_a_client_with_far_more_data_is_far_from_everyone_and_not_suspected():
     graph = nx.complete_graph(10)
     hood, scores = watch(graph, tracked(graph, gradients))
     assert all((each[hood.cols == 5] > 0.5).all() for each in scores)
+
+
+def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start():
+    rng = np.random.default_rng(2)
+    gradients = rng.normal(size=50) + 0.2 * rng.normal(size=(8, 10, 50))
+    messages = tracked(nx.complete_graph(10), gradients)
+    messages[:, 5] = -20 * messages[:, 4] * np.array([1, -1] * 4)[:, None]  # back and forth: it does not add up
+    hood, scores = watch(nx.complete_graph(10), messages)
+    assert (scores[-1][(hood.cols == 5) & ~hood.to_self] < 0.01).all()
+    messages[0, 5] *= -1
+    hood, scores = watch(nx.complete_graph(10), messages)
+    assert (scores[-1][(hood.cols == 5) & ~hood.to_self] > 0.5).all()
+
+
+def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():
+    """With ρ of the weight left, honest neighbours end up 1/ρ times as far apart."""
+    graph, rng = nx.complete_graph(10), np.random.default_rng(5)
+    hood = neighbourhood(graph, range(10), range(10))
+    kept = (hood.rows < 5) == (hood.cols < 5)
+    weights = np.where(np.equal.outer(np.arange(10) < 5, np.arange(10) < 5), 0.1, 0.0)
+    weights += np.diag(1 - weights.sum(1))
+    gradients = rng.normal(size=(1, 10, 50)) + 0.1 * rng.normal(size=(60, 10, 50))
+    gamma = [gradients[0]]
+    for before, now in pairwise(gradients):
+        gamma.append(weights @ gamma[-1] + now - before)
+    detector = Persistence()
+    state = detector.begin(hood, first(hood, torch.tensor(gamma[0])))
+    trust = 1 / hood.size.double()[hood.rows]
+    for message in gamma:
+        trust = lower_trust(hood, trust, detector.scores(state, hood, torch.tensor(message), kept), kept)
+        assert (trust[kept] > 0.1 / 10).all()
 
 
 def test_persistence_has_no_length_scale():

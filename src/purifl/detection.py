@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood, norms
+from purifl.neighbourhood import Neighbourhood, chunks, norms
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -128,16 +128,22 @@ class Persistence(Detector):
     g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. Both tests are
     free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
-        push_ij  = κ_ij · ‖E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖E_ij‖ / (a_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
-        apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · min(1, 4 push_ij)
+        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (a_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
+        apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij · min(1, 4 push_ij)
 
     The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
     below 1 as long as E_ij could be the difference of two gradients. κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j)
-    allows for graphs through which differences level out slowly.
+    allows for graphs through which differences level out slowly. So does ρ_i, the share of its neighbourhood that a
+    client still listens to: with fewer to mix with, what remains between them is 1/ρ_i times as long.
 
-    ``apart`` is for those who push in changing directions. It is asked only by clients with neighbours enough to
-    compare, and not of a neighbour whose first message was much longer than the others': one with far more data is far
-    from everyone and stays so.
+    ``apart`` is for those who push in changing directions, and is asked only by clients with neighbours enough to
+    compare. Of two clients the one with more data has the longer gradients and is farther from everyone, so by the
+    lengths of the first messages
+
+        alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖,
+
+    but 1 for a neighbour that began by pointing against the others, Σ_{k≠j} cos(γ_j⁰, γ_k⁰) < 0: more of the same data
+    does not.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -153,7 +159,7 @@ class Persistence(Detector):
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
-            "comparable": torch.zeros_like(hood.to_self),
+            "alike": torch.zeros_like(first.trust, dtype=torch.float64),
             "rounds": torch.zeros((), dtype=torch.int64),
         }
 
@@ -165,13 +171,13 @@ class Persistence(Detector):
         """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
         lengths = norms(gamma)
         if state["rounds"] == 0:
-            state["comparable"].copy_(_comparable(hood, lengths[hood.cols]))
+            state["alike"].copy_(_alike(hood, gamma, lengths))
         state["rounds"] += 1
         state["sum"] += gamma
         state["fourth"] += lengths**4
         state["squares"] += hood.exact_distances(gamma).square()
         distance = hood.exact_distances(state["sum"])
-        push = self._push(state, hood, distance)
+        push = self._push(state, hood, distance * _heard(hood, kept))
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
         excess = torch.where(kept & (distance < farthest / 2), 0, suspicion - 1).clamp(min=0)
@@ -185,10 +191,29 @@ class Persistence(Detector):
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
         median = hood.medians(distance, kept & ~hood.to_self)[hood.rows]
-        return torch.where(state["comparable"] & (median > 0), distance / median, 0)
+        return torch.where((state["alike"] > 0) & (median > 0), state["alike"] * distance / median, 0)
 
 
-def _comparable(hood: Neighbourhood, lengths: Tensor) -> Tensor:
-    """(E,) edges of rows with neighbours enough, to those whose first message was not far longer than the median."""
-    median = hood.medians(lengths, torch.ones_like(hood.to_self))
-    return (hood.size > _ENOUGH)[hood.rows] & (lengths <= _ALIKE * median[hood.rows])
+def _heard(hood: Neighbourhood, kept: Tensor) -> Tensor:
+    """(E,) ρ_i; those who are cut are not judged the more leniently for it, or they would soon be heard again."""
+    share = hood.sums(kept.double()) / hood.size
+    return torch.where(kept, share[hood.rows], 1)
+
+
+def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
+    """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
+    theirs, own = lengths[hood.cols], lengths[hood.own_cols][hood.rows]
+    median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
+    alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
+    alike = torch.where(theirs <= _ALIKE * median, alike, 0)
+    alike = torch.where(_agreement(hood, gamma, lengths) < 0, 1, alike)
+    return torch.where((hood.size > _ENOUGH)[hood.rows], alike, 0)
+
+
+def _agreement(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
+    """(E,) Σ_{k≠j} cos(γ_j, γ_k) over the neighbourhood of row i, itself included."""
+    inverse = torch.where(lengths > 0, 1 / lengths, 0).to(gamma.dtype)[hood.cols]
+    total = hood.combine(inverse, gamma)
+    parts = chunks(len(hood.cols), gamma.shape[1])
+    dots = torch.cat([(total[hood.rows[e]] * gamma[hood.cols[e]]).sum(1) for e in parts])
+    return dots * inverse - (inverse > 0).to(gamma.dtype)
