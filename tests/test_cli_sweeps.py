@@ -47,6 +47,8 @@ def test_a_sweep_and_its_results(purifl, grid):
     assert code == 0
     assert out.count("│ 0 ") + out.count("│ 1 ") >= 2
     assert "± " in purifl("results", "sweeps/grid", "--by", "defense", "--metrics", "test_accuracy")[1]
+    wide = json.loads(purifl("results", "sweeps/grid", "--by", "defense", "--across", "seed", "--json")[1])
+    assert [list(row) for row in wide] == 2 * [["defense", "0", "1", "2"]]
     assert purifl("results", found["table"], "--export", "t.tex")[0] == 0
     assert Path("t.tex").read_text().count("gpd") >= 3
 
@@ -73,6 +75,7 @@ def test_settings_of_all_runs_can_be_given(purifl, grid):
         (["sweep", "none.yaml"], "none.yaml"),
         (["sweep", "grid.json", "--set", "rounds"], "write it as key.path=value"),
         (["sweep", "grid.json", "--set", "round=3"], "did you mean 'rounds'"),
+        (["sweep", "grid.json", "--device", "tpu"], "device: 'tpu'"),
         (["sweep", "grid.json", "--address", "x"], "engine 'ray'"),
         (["results", "."], "not a store"),
         (["reproduce", "figure-77"], "did you mean 'figure-7'"),
@@ -97,7 +100,8 @@ def test_bad_conditions(purifl, grid):
     for args, said in ((["--where", "defense"], "column=value"), (["--where", "defence=gpd"], "did you mean 'defense'"),
                        (["--by", "nothing"], "column"),
                        (["--by", "defense", "--metrics", "hardware"], "metrics: 'hardware' is not usable"),
-                       (["--export", "t.doc"], ".csv, .parquet, .tex")):  # fmt: skip
+                       (["--across", "seed"], "it needs --by"),
+                       (["--export", "t.doc"], ".csv, .parquet, .tex, .md")):  # fmt: skip
         code, _, err = purifl("results", "sweeps/grid", *args)
         assert code == 2
         assert said in err

@@ -34,6 +34,9 @@ def sweep_command(
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder of the runs; sweeps/ and the name of FILE if not given.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Of all runs: cpu, cuda or cuda:N; as FILE says if not given.")
+    ] = None,
     workers: WorkersOption = None,
     engine: Annotated[
         Literal["local", "ray"], typer.Option("--engine", help="Processes on this machine, or a Ray cluster.")
@@ -63,7 +66,7 @@ def sweep_command(
     from purifl.sweeps import Sweep
 
     settings = read_settings(file)
-    _override(settings, set_ or [])
+    _override(settings, [*([f"device={device}"] if device else []), *(set_ or [])])
     folder = store or Path("sweeps") / file.stem
     report = swept(Sweep.parse(settings), folder, workers=workers, engine=engine, address=address, log=log)
     failures = [{"run": experiment.digest(), "reason": reason} for experiment, reason in report.failures]
@@ -104,11 +107,15 @@ def results_command(
         str | None,
         typer.Option("--by", metavar="COLUMNS", help="Mean, 95 % interval and n of the rows that agree in these."),
     ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option("--across", metavar="COLUMN", help="With --by: a column of the table for each value of this one."),
+    ] = None,
     metrics: Annotated[
         str, typer.Option("--metrics", metavar="COLUMNS", help="What to show, separated by commas.")
     ] = "test_accuracy,attack_accuracy",
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="FILE", help="Write it to a .csv, .parquet or .tex file.")
+        Path | None, typer.Option("--export", metavar="FILE", help="Write it to a .csv, .parquet, .tex or .md file.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="A JSON list of rows on standard output.")] = False,
 ) -> None:
@@ -120,11 +127,16 @@ def results_command(
     from purifl.sweeps import table
 
     found = table.select(table.rows(source), _conditions(where or []))
-    wanted = _names(metrics)
+    wanted, rows = _names(metrics), _names(by or "")
     shown = table.varying(found) + wanted
-    if by is not None:
-        found = table.group(found, _names(by), wanted)
-        shown = [*_names(by), "n", *wanted]
+    if across is not None:
+        if by is None:
+            raise ConfigError("--across", across, "it needs --by, the columns that tell the rows apart")
+        found = table.across(table.group(found, [*rows, across], wanted), rows, across, wanted)
+        shown = table.columns(found)
+    elif by is not None:
+        found = table.group(found, rows, wanted)
+        shown = [*rows, "n", *wanted]
     if export is not None:
         table.export(found, export)
     if json_:

@@ -86,8 +86,27 @@ def test_exports_say_the_same(store, tmp_path):
     assert r"defense & n & test\_accuracy \\" in latex
     mean, half = 100 * groups[0]["test_accuracy"], 100 * groups[0]["test_accuracy_95"]
     assert rf"{groups[0]['defense']} & 3 & {mean:.1f} $\pm$ {half:.1f} \\" in latex
-    with pytest.raises(ConfigError, match=r"\.csv, \.parquet, \.tex"):
+    table.export(groups, tmp_path / "t.md")
+    assert (tmp_path / "t.md").read_text().splitlines()[:3] == [
+        "| defense | n | test_accuracy |",
+        "| --- | --- | --- |",
+        f"| {groups[0]['defense']} | 3 | {mean:.1f} ± {half:.1f} |",
+    ]
+    with pytest.raises(ConfigError, match=r"\.csv, \.parquet, \.tex, \.md"):
         table.export(groups, tmp_path / "t.xlsx")
+
+
+def test_a_column_for_each_value_of_a_setting(store):
+    metrics = ["test_accuracy", "attack_accuracy"]
+    rows = table.select(table.rows(store.path), {})
+    wide = table.across(table.group(rows, ["defense", "seed"], metrics), ["defense"], "seed", metrics)
+    assert [list(line) for line in wide] == 2 * [["defense", "0", "1", "2"]]
+    for result in store.results():
+        (line,) = (line for line in wide if line["defense"] == result.experiment.defense.name)
+        shown = " / ".join(f"{100 * result.final[metric]:.1f}" for metric in metrics)
+        assert line[str(result.experiment.seed)] == shown
+    (line,) = table.across([{"a": 1, "b": 0.5, "m": None}], ["a"], "b", ["m"])
+    assert line == {"a": 1, "0.5": None}
 
 
 def test_columns_of_mixed_types_can_be_stored(tmp_path):

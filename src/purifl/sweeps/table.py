@@ -24,7 +24,7 @@ METRICS = (
 )  # fmt: skip
 """The columns that are measured, the accuracies of single labels (accuracy_label_0, ...) apart."""
 
-FORMATS = (".csv", ".parquet", ".tex")
+FORMATS = (".csv", ".parquet", ".tex", ".md")
 
 
 def rows(source: Path) -> list[Row]:
@@ -92,6 +92,19 @@ def group(found: Sequence[Row], by: Sequence[str], metrics: Sequence[str]) -> li
     return out
 
 
+def across(groups: Sequence[Row], by: Sequence[str], column: str, metrics: Sequence[str]) -> list[Row]:
+    """Groups as a table with a row for each of ``by`` and a column for each value of ``column``, to be read.
+
+    Each cell has the metrics there, those that were measured, with a stroke between them.
+    """
+    lines: dict[tuple[str, ...], Row] = {}
+    for each in groups:
+        line = lines.setdefault(tuple(_text(each.get(key)) for key in by), {key: each.get(key) for key in by})
+        shown = [cell(each, metric) for metric in metrics if each.get(metric) is not None]
+        line[_text(each.get(column))] = " / ".join(shown) or None
+    return list(lines.values())
+
+
 def varying(found: Sequence[Row]) -> list[str]:
     """The settings in which the rows differ, the hash left out."""
     settings = [key for key in columns(found) if key not in METRICS and not key.startswith("accuracy_label_")]
@@ -122,8 +135,8 @@ def _has_mean(value: object) -> bool:
 
 
 def export(found: Sequence[Row], file: Path) -> None:
-    """Write the rows as CSV, Parquet or LaTeX, by the name of the file."""
-    writers = dict(zip(FORMATS, (_write_csv, _write_parquet, _write_latex), strict=True))
+    """Write the rows as CSV, Parquet, LaTeX or Markdown, by the name of the file."""
+    writers = dict(zip(FORMATS, (_write_csv, _write_parquet, _write_latex, _write_markdown), strict=True))
     if file.suffix not in writers:
         raise ConfigError("export", str(file), f"its name should end in {', '.join(FORMATS)}")
     try:
@@ -158,13 +171,24 @@ def _uniform(values: list[Any]) -> list[Any]:
 
 
 def _write_latex(found: Sequence[Row], file: Path) -> None:
-    """A tabular in the style of booktabs; a mean and its half-width share a cell."""
-    shown = [key for key in columns(found) if not (key.endswith("_95") and key.removesuffix("_95") in found[0])]
+    """A tabular in the style of booktabs."""
+    shown = _shown(found)
     lines = [" & ".join(_latex(key) for key in shown)]
     lines += [" & ".join(_latex(cell(row, key)) for key in shown) for row in found]
     body = " \\\\\n".join([lines[0], "\\midrule\n" + lines[1] if lines[1:] else "\\midrule", *lines[2:]])
     align = "".join("r" if isinstance(found[0].get(key), int | float) else "l" for key in shown)
     file.write_text(f"\\begin{{tabular}}{{{align}}}\n\\toprule\n{body} \\\\\n\\bottomrule\n\\end{{tabular}}\n")
+
+
+def _write_markdown(found: Sequence[Row], file: Path) -> None:
+    shown = _shown(found)
+    lines = [shown, ["---" for _ in shown], *([cell(row, key).replace("|", "\\|") for key in shown] for row in found)]
+    file.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+
+
+def _shown(found: Sequence[Row]) -> list[str]:
+    """The columns of a table to be read, in which a mean and its half-width share a cell."""
+    return [key for key in columns(found) if not (key.endswith("_95") and key.removesuffix("_95") in found[0])]
 
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--"}
