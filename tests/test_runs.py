@@ -656,43 +656,40 @@ def test_a_run_that_cannot_begin_leaves_nothing(tiny, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_saving_that_takes_long_is_done_less_often(tiny, tmp_path, monkeypatch):
-    clock = itertools.count()  # a second passes whenever somebody looks
+@pytest.mark.parametrize(("seconds", "after"), [(0, list(range(1, 41))), (9, [1, 18, 35, 40])])
+def test_saving_takes_at_most_its_share_of_the_time(tiny, tmp_path, monkeypatch, seconds, after):
+    """Every round is saved where that is cheap; otherwise several at once, the first and the last always."""
+    clock = itertools.count()  # a second passes whenever somebody looks, which is three times a round
     monkeypatch.setattr("purifl.runs.time.perf_counter", lambda: float(next(clock)))
     experiment = Experiment.parse(tiny(rounds=40))
     saved, store = [], RunFolder.store
 
     def slow(folder, rows, events, state, *rest):
         saved.append(rows[-1]["round"])
-        for _ in range(10 if state is not None else 0):
+        for _ in range(seconds if state is not None else 0):
             next(clock)
         store(folder, rows, events, state, *rest)
 
     monkeypatch.setattr(RunFolder, "store", slow)
-    run_or_continue(experiment, tmp_path / "run", checkpoint_seconds=5)
-    assert 1 < saved[0] < 5
-    assert saved[1] - saved[0] > 10  # so that the rounds between take far longer than saving
-    assert saved[-1] == 40
+    run_or_continue(experiment, tmp_path / "run", saving=0.2 if seconds else 1)
+    assert saved == after
 
 
 def test_sparing_runs_give_the_same_rows_and_keep_no_state(experiment, finished, tmp_path):
-    run_or_continue(experiment, tmp_path / "sparing", checkpoint_seconds=1000)
+    run_or_continue(experiment, tmp_path / "sparing", saving=0)
     assert set(contents(tmp_path / "sparing")) == FILES - {"checkpoint.safetensors"}
     for name in ("experiment.json", "metrics.jsonl", "events.jsonl"):
         assert (finished / name).read_bytes() == (tmp_path / "sparing" / name).read_bytes()
     assert RunFolder(tmp_path / "sparing").result().trust == RunFolder(finished).result().trust
 
 
-@pytest.mark.parametrize(("every", "saved"), [(0.0, 3), (1000.0, 0)])
-def test_a_sparing_run_that_is_stopped_goes_on_from_its_last_checkpoint(
-    experiment, finished, tmp_path, every, saved, monkeypatch
-):
-    monkeypatch.setattr("purifl.runs._SAVING", math.inf)  # however long saving takes
+@pytest.mark.parametrize(("saving", "saved"), [(math.inf, 3), (0, 1)])
+def test_a_sparing_run_that_is_stopped_goes_on_from_its_last_checkpoint(experiment, finished, tmp_path, saving, saved):
     folder = tmp_path / "stopped"
     with pytest.raises(Stop):
-        run_or_continue(experiment, folder, on_round=stop_after(3), checkpoint_seconds=every)
+        run_or_continue(experiment, folder, on_round=stop_after(3), saving=saving)
     assert len(rows(folder)) == saved
     seen = []
-    run_or_continue(experiment, folder, on_round=lambda row, _: seen.append(row["round"]), checkpoint_seconds=every)
+    run_or_continue(experiment, folder, on_round=lambda row, _: seen.append(row["round"]), saving=saving)
     assert seen == list(range(saved + 1, 6))
     assert rows(folder) == rows(finished)

@@ -9,8 +9,8 @@
     lock                    held by the process that runs it, and gone when it is finished
 
 A round's rows are written before its checkpoint, and rows beyond the checkpoint are dropped on resuming,
-so a run killed at any moment loses at most the round in progress. Many short runs may save less often
-(``checkpoint_seconds``), and lose at most what they did since.
+so a run killed at any moment loses at most the round in progress. Many short runs may give saving a share of their time
+only (``saving``): where a round is over sooner than that, several go into one checkpoint, and are lost together.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def run_or_continue(
     *,
     force: bool = False,
     on_round: OnRound | None = None,
-    checkpoint_seconds: float | None = None,
+    saving: float | None = None,
     wait: float = PATIENCE,
 ) -> Result:
     """Run into ``out``, or take up what the same experiment left there.
@@ -372,8 +372,8 @@ def run_or_continue(
         out: Folder to keep it in.
         force: Replace a run that is already there.
         on_round: Called after each round with its metrics.
-        checkpoint_seconds: Save only when so much time has passed since the last time, or more where saving takes
-            long, and keep no state of a finished run; by default every round is saved, and the last one's state stays.
+        saving: Save after a round only if that takes at most this share of the time since the last time, and keep no
+            state of a finished run; by default every round is saved, and the last one's state stays.
         wait: Seconds to wait for another process that is at work there; then a :class:`BusyError`.
     """
     folder = RunFolder(Path(out))
@@ -391,7 +391,7 @@ def run_or_continue(
         else:
             simulation, seconds = Simulation(experiment), 0.0
             RunFolder.create(folder.path, experiment, force)
-        return _continue(simulation, folder, seconds, on_round, checkpoint_seconds)
+        return _continue(simulation, folder, seconds, on_round, saving)
 
 
 def _restored(folder: RunFolder, experiment: Experiment) -> tuple[Simulation, float]:
@@ -406,26 +406,22 @@ def _restored(folder: RunFolder, experiment: Experiment) -> tuple[Simulation, fl
     return simulation, seconds
 
 
-_SAVING = 0.05
-"""The share of its time that a run may spend on saving, where it need not save every round."""
-
-
 class _Keeper:
-    """Writes the rounds of a run to its folder: each when it is done, or every few seconds those done since."""
+    """Writes the rounds of a run to its folder: each when it is done, or as often as a share of the time allows."""
 
-    def __init__(self, folder: RunFolder, result: Result, every: float | None, started: float) -> None:
-        self._folder, self._result, self._every, self._started = folder, result, every, started
+    def __init__(self, folder: RunFolder, result: Result, share: float | None, started: float) -> None:
+        self._folder, self._result, self._share, self._started = folder, result, share, started
         self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
         self._cost = 0.0
 
     def keep(self, simulation: Simulation) -> None:
         """Write what is due after a round; without a state where the run is over and nobody will want it."""
         now = time.perf_counter()
-        due = self._every is None or now - self._saved >= max(self._every, self._cost / _SAVING)
+        due = self._share is None or self._cost <= self._share * (now - self._saved)
         if not (due or simulation.finished):
             return
         result, spent = self._result, now - self._started
-        state = simulation.federation.state_dict() if self._every is None or not simulation.finished else None
+        state = simulation.federation.state_dict() if self._share is None or not simulation.finished else None
         rows, events = result.history[self._rows :], result.events[self._events :]
         self._folder.store(rows, events, state, result.experiment, spent)
         self._rows, self._events, self._saved = len(result.history), len(result.events), time.perf_counter()
@@ -434,7 +430,7 @@ class _Keeper:
     def finish(self) -> None:
         """Write the result; then nobody needs the last state, unless every one was wanted."""
         self._folder.finish(self._result)
-        if self._every is not None:
+        if self._share is not None:
             self._folder.forget()
 
 
@@ -443,7 +439,7 @@ def _continue(
     folder: RunFolder | None,
     seconds: float,
     on_round: OnRound | None,
-    checkpoint_seconds: float | None = None,
+    saving: float | None = None,
 ) -> Result:
     start, paces = time.perf_counter() - seconds, []
     result = Result(simulation.experiment, simulation.malicious, histograms=simulation.histograms)
@@ -451,7 +447,7 @@ def _continue(
     if folder is not None:
         result.history, result.events = folder.rows("metrics.jsonl"), folder.rows("events.jsonl")
         result.folder = folder.path
-    keeper = _Keeper(folder, result, checkpoint_seconds, start) if folder is not None else None
+    keeper = _Keeper(folder, result, saving, start) if folder is not None else None
     while not simulation.finished:
         begun = time.perf_counter()
         row, events = simulation.step()

@@ -1,6 +1,7 @@
 """A store shared by sweeps: finished runs are skipped, interrupted ones resumed, failures reported."""
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -73,7 +74,7 @@ def test_a_run_of_a_sweep_is_a_run(here, three, tmp_path):
 def test_an_interrupted_run_is_resumed(here, three, tiny, tmp_path):
     store, experiment = Store.at(tmp_path / "store"), Experiment.parse(tiny(defense="gpd"))
     with pytest.raises(Stop):
-        run_or_continue(experiment, store.folder(experiment).path, checkpoint_seconds=0, on_round=stop_at(3))
+        run_or_continue(experiment, store.folder(experiment).path, saving=math.inf, on_round=stop_at(3))
     assert store.state(experiment) == "interrupted"
     seen = []
     sweep(three, store.path, on_progress=lambda now: seen.append((now.done, now.failed)))
@@ -177,8 +178,10 @@ def test_a_worker_that_is_killed_costs_its_own_run_only_and_another_goes_on_with
     ]
     assert len(report.results()) == 2
     assert {process.pid for process in multiprocessing.active_children()} == before
+    saved = len(store.folder(long).rows("metrics.jsonl"))
+    assert saved > 0
     with pytest.raises(Stop):  # nobody holds it any more
-        run_or_continue(long, store.folder(long).path, on_round=stop_at(1), wait=0)
+        run_or_continue(long, store.folder(long).path, on_round=stop_at(saved + 1), wait=0)
 
 
 def test_an_idle_worker_that_is_killed_is_replaced(tiny, tmp_path):

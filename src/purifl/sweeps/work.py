@@ -16,8 +16,9 @@ from purifl.experiment import Experiment
 from purifl.logs import logged
 from purifl.runs import run_or_continue
 
-CHECKPOINT_SECONDS = 10.0
-"""Between two checkpoints of a run in a sweep: what an interruption costs at most, beside the round in progress."""
+SAVING = 0.02
+"""The share of its time that a run in a sweep may spend on saving: an interruption costs it the round in progress, and
+where rounds are short at most fifty times as long as one saving takes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _tried(job: Job) -> Outcome:
     try:
         experiment, folder = Experiment.parse(job.settings), Path(job.folder)
         with logged(job.log, experiment, folder) as on_round:
-            run_or_continue(experiment, folder, on_round=on_round, checkpoint_seconds=CHECKPOINT_SECONDS, wait=0)
+            run_or_continue(experiment, folder, on_round=on_round, saving=SAVING, wait=0)
     except BusyError:
         return Outcome("busy")
     except PuriflError as error:
