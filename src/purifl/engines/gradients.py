@@ -90,8 +90,12 @@ class StackedGradients:
     def feed(self, pool: Samples, index: Tensor, weights: Tensor) -> None:
         """Put in the mini-batches ``index`` (A, B) of ``pool``, and each sample's weight in the loss."""
         active, width = index.shape
-        self._x[:active, :width] = pool.x[index]
-        self._y[:active, :width] = pool.y[index]
+        for buffer, values in ((self._x, pool.x), (self._y, pool.y)):
+            place = buffer[:active, :width]
+            if place.is_contiguous():  # straight there, without a temporary
+                torch.index_select(values, 0, index.reshape(-1), out=place.flatten(0, 1))
+            else:
+                place.copy_(values[index])
         self._weights[:active, :width] = weights
 
     def __call__(self, active: int, width: int) -> list[Tensor]:
