@@ -130,7 +130,7 @@ def summary(rows: list[dict[str, str]]) -> str:
         "| setting | seeds | Upper, % | gpd, % | its attack accuracy, % | gpd's, % | cut by | missed | wrongly cut |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for key, found in groups.items():
+    for key, found in sorted(groups.items(), key=_order):
         if key[-1] != "gpd":
             continue
         upper = _without_attackers(groups, key, key[4])
@@ -154,6 +154,13 @@ def _without_attackers(
     settings = dict(zip(KEY, key, strict=False)) | {"attack": attack, "defense": "upper"}
     parts = ("attacks", "bounds") if settings["part"] == "attacks" else (settings["part"],)
     return [row for part in parts for row in groups.get(tuple((settings | {"part": part})[k] for k in KEY[:-1]), [])]
+
+
+def _order(group: tuple[tuple[str, ...], list[dict[str, str]]]) -> list[Any]:
+    """As the parts are written down above."""
+    known = dict(zip(KEY, group[0], strict=False))
+    lists = {"part": PARTS, "partition": PARTITIONS, "attack": ("none", *ATTACKS, *ADAPTIVE), "topology": TOPOLOGIES}
+    return [*(values.index(known[name]) for name, values in lists.items()), known["level"], known["ratio"]]
 
 
 def _words(key: tuple[str, ...]) -> str:

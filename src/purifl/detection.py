@@ -185,7 +185,7 @@ class Persistence(Detector):
 
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
-        ends = scale[hood.cols] + scale[hood.own_cols[hood.rows]]
+        ends = scale[hood.cols] + scale[hood.listeners]
         push = state["openness"] * distance**3 / (state["squares"] * ends)
         return torch.where((distance > 0) & (state["squares"] > 0), push.nan_to_num(torch.inf), 0)
 
@@ -202,7 +202,7 @@ def _heard(hood: Neighbourhood, kept: Tensor) -> Tensor:
 
 def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
     """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
-    theirs, own = lengths[hood.cols], lengths[hood.own_cols][hood.rows]
+    theirs, own = lengths[hood.cols], lengths[hood.listeners]
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
     alike = torch.where(theirs <= _ALIKE * median, alike, 0)

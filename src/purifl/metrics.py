@@ -99,7 +99,7 @@ class Meter:
         self._benign = torch.tensor(federation.benign, device=federation.device)
         self._to_malicious = malicious.nonzero()[:, 0]
         self._to_benign = (~malicious & ~hood.to_self).nonzero()[:, 0]
-        self._listeners, self._senders = (x.cpu().numpy() for x in (hood.own_cols[hood.rows], hood.senders))
+        self._listeners, self._senders = (x.cpu().numpy() for x in (hood.listeners, hood.senders))
         followed = hood.neighbours if len(hood.neighbours) <= _FOLLOWED else None
         self._followed = None if followed is None else federation.defended.nonzero()[followed, 0]
         self._components: int | None = None

@@ -72,6 +72,11 @@ class Neighbourhood:
         """(R,) the column of each row's own client."""
         return self.cols[self.own]
 
+    @cached_property
+    def listeners(self) -> Tensor:
+        """(E,) the column of the client that hears, at each edge."""
+        return self.own_cols[self.rows]
+
     @property
     def columns(self) -> int:
         """N."""
@@ -90,13 +95,13 @@ class Neighbourhood:
     @cached_property
     def to_self(self) -> Tensor:
         """(E,) whether the edge is a client's edge to itself."""
-        return self.cols == self.own_cols[self.rows]
+        return self.cols == self.listeners
 
     @cached_property
     def reverse(self) -> Tensor:
         """(E,) position, among the edges, of the edge (j, i); −1 where j is no row here."""
-        here = self.own_cols[self.rows]
-        edges, wanted = here * self.columns + self.cols, self.cols * self.columns + here
+        edges = self.listeners * self.columns + self.cols
+        wanted = self.cols * self.columns + self.listeners
         known, order = edges.sort()
         place = torch.searchsorted(known, wanted).clamp(max=len(known) - 1)
         return torch.where(known[place] == wanted, order[place], -1)
@@ -192,14 +197,24 @@ class Neighbourhood:
         """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""
         if self._by_products(x):
             return self._products(x)[0]
-        ends = self.own_cols[self.rows]
-        return torch.cat([(x[self.cols[e]].double() * x[ends[e]]).sum(1) for e in chunks(len(ends), x.shape[1])])
+        parts = chunks(len(self.rows), x.shape[1])
+        return torch.cat([(x[self.cols[e]].double() * x[self.listeners[e]]).sum(1) for e in parts])
 
     def _by_products(self, x: Tensor) -> bool:
         return self.dense and x.dtype != torch.float64
 
     def _products(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """⟨x_i, x_j⟩ (E,) and ‖x_j‖² (N,) in float64, a few coordinates at a time."""
+        """⟨x_i, x_j⟩ (E,) and ‖x_j‖² (N,) in float64, a few coordinates at a time.
+
+        Where most columns are rows as well, all with all is less work than the rows' vectors taken out, and has the
+        squares on its diagonal.
+        """
+        if self.columns <= 2 * len(self.own):
+            table = torch.zeros(self.columns, self.columns, dtype=torch.float64, device=x.device)
+            for part in chunks(x.shape[1], len(x)):
+                columns = x[:, part].double()
+                table.addmm_(columns, columns.T)
+            return table[self.own_cols].view(-1)[self._cells], table.diagonal()
         table = torch.zeros(len(self.own), self.columns, dtype=torch.float64, device=x.device)
         squares = torch.zeros(self.columns, dtype=torch.float64, device=x.device)
         for part in chunks(x.shape[1], len(x)):
@@ -210,12 +225,12 @@ class Neighbourhood:
 
     def _distances_by_products(self, x: Tensor) -> Tensor:
         dots, squares = self._products(x)
-        both = squares[self.own_cols][self.rows] + squares[self.cols]
+        both = squares[self.listeners] + squares[self.cols]
         between = both - 2 * dots
         return between.masked_fill(between < _NOISE * both, 0).sqrt()
 
     def _distances_by_edges(self, x: Tensor) -> Tensor:
-        parts = (differences(x, self.cols[e], self.own_cols[self.rows[e]]) for e in chunks(len(self.rows), x.shape[1]))
+        parts = (differences(x, self.cols[e], self.listeners[e]) for e in chunks(len(self.rows), x.shape[1]))
         return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
 
     def medians(self, values: Tensor, among: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ class Dense(Records):
         """r_ij += w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
         edges, factors = self._edges(hood), self._factors(hood, weights)
         for part in chunks(len(edges), gamma.shape[1]):
-            to, of = hood.cols[edges[part]], hood.own_cols[hood.rows[edges[part]]]
+            to, of = hood.cols[edges[part]], hood.listeners[edges[part]]
             heard = differences(gamma, to, of) if self.of_differences else gamma.index_select(0, to)
             state["records"][part].addcmul_(factors[edges[part], None], heard)
 

@@ -75,7 +75,7 @@ class Rows:
         """
         gamma = heard.gamma
         if missed is not None and missed.any():
-            gamma = gamma.index_copy(0, self.hood.cols[missed], gamma[self.hood.own_cols[self.hood.rows[missed]]])
+            gamma = gamma.index_copy(0, self.hood.cols[missed], gamma[self.hood.listeners[missed]])
         scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
         if scores is None:
             return trust

@@ -106,9 +106,7 @@ class Simulation:
         """For every edge of a benign client: its trust in the neighbour, and whether it has cut it."""
         federation, hood = self.federation, self.federation.hood
         values = federation.trust[federation.defended].tolist()
-        ends = zip(
-            hood.own_cols[hood.rows].tolist(), hood.senders.tolist(), values, federation.cut.tolist(), strict=True
-        )
+        ends = zip(hood.listeners.tolist(), hood.senders.tolist(), values, federation.cut.tolist(), strict=True)
         return [
             finite(
                 {"client": federation.clients[i].id, "neighbour": federation.clients[j].id, "trust": trust, "cut": cut}

@@ -167,6 +167,7 @@ def test_unknown_names_are_refused():
 
 
 def test_a_rule_with_gradients_of_its_own_says_so():
+    pytest.importorskip("opacus", reason="opacus is not installed")
     private = defenses.resolve({"name": "ldp", "mechanism": "dp-sgd"})
     with pytest.raises(ConfigError, match="PrivateGradients computes gradients of its own"):
         federation(lambda: nn.Linear(4, 2), defense=private, engine="stacked")

@@ -57,7 +57,7 @@ def own_and_mean(turn: Turn, accepted: list[Tensor], own_share: float) -> Tensor
 
 def distances(hood: Neighbourhood, x: Tensor) -> Tensor:
     """‖x_j − x_i‖₂ in float64: (N, d) gives (E,)."""
-    return _squared(x, hood.cols, hood.own_cols[hood.rows]).sqrt()
+    return _squared(x, hood.cols, hood.listeners).sqrt()
 
 
 def norms(x: Tensor) -> Tensor:
