@@ -10,7 +10,7 @@ repeats are interleaved, so that a machine that slows down slows all of them, an
 The floor is the same local steps and nothing else: clients split over the cores in single-threaded processes that keep
 the memory they free, each drawing a mini-batch and stepping along its gradient, nothing exchanged. The bare floor does
 not even draw: its mini-batches are laid out beforehand. The plain loop averages models after each round. purifl does
-full gpd: gradient tracking, records, history detection, on a complete graph.
+full gpd: gradient tracking, records, detection, on a complete graph.
 """
 
 from __future__ import annotations

@@ -112,10 +112,10 @@ def slope(rows: list[dict[str, Any]], key: str) -> float:
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axes, key, label in zip(panels, ("round_ms", "peak_mib"), ("ms a round", "peak MiB"), strict=True):
-        for topology in TOPOLOGIES:
+        for topology, style in zip(TOPOLOGIES, ("o-", "s--"), strict=True):
             chosen = [r for r in rows if r["topology"] == topology]
             points = [r["edges"] for r in chosen], [r[key] for r in chosen]
-            axes.loglog(*points, "o-", label=f"{topology}, slope {slope(chosen, key):.2f}")
+            axes.loglog(*points, style, label=f"{topology}, slope {slope(chosen, key):.2f}")
         axes.set(xlabel="edges", ylabel=label)
         axes.legend(frameon=False)
     figure.savefig(file)
