@@ -79,6 +79,8 @@ def test_settings_of_all_runs_can_be_given(purifl, grid):
         (["sweep", "grid.json", "--address", "x"], "engine 'ray'"),
         (["results", "."], "not a store"),
         (["reproduce", "figure-77"], "did you mean 'figure-7'"),
+        (["reproduce", "all", "--seeds", "100000"], "seeds: 100000 is not usable; it should be 1 to 100"),
+        (["reproduce", "--seeds", "0"], "seeds: 0 is not usable"),
     ],
 )
 def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):

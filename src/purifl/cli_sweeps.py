@@ -178,7 +178,7 @@ def reproduce_command(
         list[str] | None, typer.Argument(metavar="[NAME]", help="table-2, figure-7, …, or all; none lists them.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Seeds; 3, or 1 with --quick, if not given.", min=1)
+        int | None, typer.Option("--seeds", help="Seeds, up to 100; 3, or 1 with --quick, if not given.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A reduced version on digits, in minutes.")] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
@@ -201,7 +201,7 @@ def reproduce_command(
     from purifl.progress import sweeping
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
-    plan = Plan(folder, seeds or (QUICK_SEEDS if quick else FULL_SEEDS), quick, device)
+    plan = Plan(folder, (QUICK_SEEDS if quick else FULL_SEEDS) if seeds is None else seeds, quick, device)
     wanted = paper.chosen(names or [])
     if not wanted:
         _list_items(plan, paper.items())

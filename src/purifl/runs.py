@@ -20,7 +20,8 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -36,6 +37,7 @@ from purifl.metrics import Row
 from purifl.phases import Profile, phase, timed_by
 from purifl.simulation import Simulation
 from purifl.state import State
+from purifl.stored import check_events, check_result, check_rounds
 
 OnRound = Callable[[Row, Simulation], None]
 
@@ -81,7 +83,7 @@ class Result:
         """
         if not any(edge["neighbour"] in self.malicious for edge in self.trust):
             return None
-        return next((row["round"] for row in self.history if row["missed_edges"] == 0), None)
+        return next((row["round"] for row in self.history if row.get("missed_edges") == 0), None)
 
     @property
     def client_seconds(self) -> float | None:
@@ -277,17 +279,25 @@ class RunFolder:
         """The stored result of a finished run."""
         if not self.finished:
             raise RunError(f"{self.path} is not finished; continue it with: {self.how_to_resume}")
-        try:
-            stored = json.loads(self._file("result.json").read_text())
-            kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
-            kept |= {key: stored.get(key) for key in ("round_seconds", "hardware")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self._file('result.json')} is damaged: {error}") from error
         experiment, history, events = self.experiment(), self.rows("metrics.jsonl"), self.rows("events.jsonl")
-        if len(history) != experiment.rounds:
-            file = self._file("metrics.jsonl")
-            raise RunError(f"{file} is damaged: it has {len(history)} rows of {experiment.rounds}")
+        with self._trusting("result.json") as file:
+            stored = json.loads(file.read_text())
+            check_result(stored, experiment.clients)
+        with self._trusting("metrics.jsonl"):
+            check_rounds(history, experiment.rounds, len(stored["trust"]))
+        with self._trusting("events.jsonl"):
+            check_events(events, stored["trust"], experiment.rounds)
+        kept = {key: stored[key] for key in ("malicious", "trust", "histograms", "seconds")}
+        kept |= {key: stored.get(key) for key in ("round_seconds", "hardware")}
         return Result(experiment, history=history, events=events, folder=self.path, **kept)
+
+    @contextmanager
+    def _trusting(self, name: str) -> Iterator[Path]:
+        """Say which file it is that does not hold what it should."""
+        try:
+            yield self._file(name)
+        except ValueError as error:
+            raise RunError(f"{self._file(name)} is damaged: {error}") from error
 
     def forget(self) -> None:
         """Drop the state of a finished run."""

@@ -18,7 +18,7 @@ import yaml
 from purifl import Experiment, Result, run
 from purifl.errors import RunError
 from purifl.report import write_report
-from synthetic import HOSTILE, HostileDefense, event, row, shifted, synthetic, unevaluated
+from synthetic import HOSTILE, HostileDefense, row, shifted, synthetic, unevaluated
 
 
 class Page(HTMLParser):
@@ -278,13 +278,6 @@ def test_a_page_that_would_be_too_large_says_what_it_leaves_out(tmp_path, monkey
     assert [each["name"] for each in page.data["federations"]] == ["lower", "upper"]
     assert "1 federation of 3 would make this page too large" in page.text
     assert len(page.rows) == 4
-
-
-def test_an_event_on_an_edge_that_is_not_there_is_said(tmp_path):
-    result = synthetic()
-    result.events.append(event(2, 0, 2))
-    with pytest.raises(RunError, match=r"events\.jsonl is damaged: client 0 has no neighbour 2"):
-        write_report([result], tmp_path)
 
 
 def test_nothing_to_report(tmp_path):

@@ -111,8 +111,8 @@ class Item(_Data):
         base = deepcopy(common["base"]) | own["base"] | {"device": device}
         grids = own["grid"] if isinstance(own["grid"], list) else [own["grid"]]
         full = [{"defense": common["defenses"], **grid} for grid in grids]
-        found = Sweep.parse({"base": base, "grid": full, "seeds": seeds}).experiments()
-        return sorted(found, key=lambda experiment: experiment.seed)
+        found = Sweep.parse({"base": base, "grid": full, "seeds": [0]}).experiments()
+        return [experiment.model_copy(update={"seed": seed}) for seed in range(seeds) for experiment in found]
 
     def column(self, claim: Claim) -> str:
         """The column that a claim is about."""

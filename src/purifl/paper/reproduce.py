@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from purifl.errors import RunError
+from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment, flat
 from purifl.intervals import estimate
 from purifl.paper import claims, figures
@@ -25,7 +25,7 @@ from purifl.sweeps import Progress, Store, sweep
 from purifl.sweeps.store import replacing
 from purifl.sweeps.table import row_of
 
-FULL_SEEDS, QUICK_SEEDS = 3, 1
+FULL_SEEDS, QUICK_SEEDS, MOST_SEEDS = 3, 1, 100
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Plan:
     quick: bool = False
     device: str = "cpu"
     _runs: dict[str, list[Experiment]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what would take years, before it is laid out."""
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise ConfigError("seeds", self.seeds, f"it should be 1 to {MOST_SEEDS}")
 
     @property
     def store(self) -> Path:
@@ -200,7 +205,7 @@ def _points(item: Item, done: Sequence[Experiment], store: Store) -> list[Point]
     column = item.measures[0].column
     values: dict[tuple[str, str, int], list[float]] = {}
     for experiment in done:
-        for row in store.folder(experiment).rows("metrics.jsonl"):
+        for row in store.folder(experiment).result().history:
             if row.get(column) is not None:
                 place = (experiment.partition.name, experiment.defense.name, row["round"])
                 values.setdefault(place, []).append(scale(column) * row[column])

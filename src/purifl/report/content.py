@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from purifl.errors import RunError
 from purifl.intervals import Estimate
 from purifl.metrics import Row
 from purifl.report.groups import Group, Setup, over_seeds
@@ -45,12 +44,14 @@ def _group(group: Group) -> Row:
 
 def curve(group: Group, key: str) -> Row:
     """A metric over the rounds in which it was measured: its mean over the seeds and the band around it."""
-    rows = [[row for row in run.history if key in row] for run in group.runs]
-    each = [over_seeds([row[key] for row in at]) for at in zip(*rows, strict=True)]
-    bands = [_band(key, found, at) for found, at in zip(each, zip(*rows, strict=True), strict=True)]
+    tested = [{row["round"]: row for row in run.history if key in row} for run in group.runs]
+    rounds = [number for number in tested[0] if all(number in each for each in tested)]
+    at = [[each[number] for each in tested] for number in rounds]
+    means = [over_seeds([row[key] for row in rows]) for rows in at]
+    bands = [_band(key, found, rows) for found, rows in zip(means, at, strict=True)]
     return {
-        "rounds": [row["round"] for row in rows[0]],
-        "mean": [None if found is None else found.mean for found in each],
+        "rounds": rounds,
+        "mean": [None if found is None else found.mean for found in means],
         "low": [low for low, _ in bands],
         "high": [high for _, high in bands],
     }
@@ -65,7 +66,7 @@ def _band(key: str, found: Estimate | None, at: Sequence[Row]) -> Band:
     if found is None:
         return None, None
     if found.half is None:
-        return (at[0]["test_accuracy_min"], found.mean) if key == "test_accuracy" else (None, None)
+        return (at[0].get("test_accuracy_min"), found.mean) if key == "test_accuracy" else (None, None)
     if key == "tracking_error":
         values = [row[key] for row in at]
         return min(values), max(values)
@@ -99,17 +100,13 @@ def federation(result: Result, runs: Sequence[Result]) -> Row:
         "spots": [[round(x, 4) for x in spots[client]] for client in range(result.experiment.clients)],
         "edges": [list(ends) for ends in edges],
         "trust": [row["trust"] for row in result.history] if followed else None,
-        "changes": [[event["round"], _edge(edges, event), event["event"] == "cut"] for event in result.events],
+        "changes": [
+            [event["round"], edges[event["client"], event["neighbour"]], event["event"] == "cut"]
+            for event in result.events
+        ],
         "accuracy": [
             [row["round"], row["accuracy_by_client"]] for row in result.history if "accuracy_by_client" in row
         ],
         "metrics": {key: [row.get(key) for row in result.history] for key in _TOLD},
         "histograms": result.histograms,
     }
-
-
-def _edge(edges: dict[tuple[int, int], int], event: Row) -> int:
-    ends = event["client"], event["neighbour"]
-    if ends not in edges:
-        raise RunError(f"events.jsonl is damaged: client {ends[0]} has no neighbour {ends[1]} in result.json")
-    return edges[ends]

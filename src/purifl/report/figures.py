@@ -65,7 +65,7 @@ def curves(groups: Sequence[Group], key: str) -> Figure:
         line = _curve(axes, group, key, _look(k))
         handles.append((math.inf if end is None else sign * end.mean, line))
     _axes(axes, key, max(len(group.first.history) for group in groups))
-    if key == "tracking_error" and any(row[key] for group in groups for run in group.runs for row in run.history):
+    if key == "tracking_error" and any(row.get(key) for group in groups for run in group.runs for row in run.history):
         axes.set_yscale("log", nonpositive="mask")
     lines = [line for _, line in sorted(handles, key=lambda handle: handle[0])]
     if any(len(group.runs) == 1 and group.first.detected_round is not None for group in groups):

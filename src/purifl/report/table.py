@@ -22,7 +22,11 @@ def _share(key: str) -> Callable[[Group], str]:
 
 
 def _count(key: str) -> Callable[[Group], str]:
-    return lambda group: span([run.final[key] for run in group.runs])
+    def cell(group: Group) -> str:
+        known = [run.final[key] for run in group.runs if run.final[key] is not None]  # a peer cannot know it
+        return span(known) if known else NOTHING
+
+    return cell
 
 
 def cut_in(group: Group) -> str:

@@ -28,7 +28,7 @@ from purifl.registry import from_validation
 
 Axes = dict[str, list[Any]]
 Settings = dict[str, Any]
-_MOST_SEEDS = 1_000_000
+_MOST_SEEDS = 10_000
 """More than anybody runs; a slip of the hand shall not fill the memory."""
 
 

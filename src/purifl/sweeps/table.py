@@ -13,6 +13,7 @@ from typing import Any
 from purifl.errors import ConfigError, RunError, unknown_name
 from purifl.experiment import flat
 from purifl.intervals import estimate
+from purifl.stored import checked_summary
 from purifl.sweeps.store import Store, replacing
 
 Row = dict[str, Any]
@@ -39,7 +40,7 @@ def row_of(folder: Path) -> Row:
     """The row of a finished run."""
     try:
         settings = json.loads((folder / "experiment.json").read_text())
-        summary = json.loads((folder / "result.json").read_text())["summary"]
+        summary = checked_summary(json.loads((folder / "result.json").read_text())["summary"])
         labels = summary.get("accuracy_by_label") or []
         return {
             "run": folder.name,
@@ -164,6 +165,8 @@ def _write_parquet(found: Sequence[Row], file: Path) -> None:
 def _uniform(values: list[Any]) -> list[Any]:
     """The values in one type, as a column of a file must have: numbers if they all are, else text."""
     kinds = {type(value) for value in values if value is not None}
+    if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
+        kinds |= {str}  # no column of numbers holds that
     if len(kinds) < 2:
         return values
     kind = float if kinds == {int, float} else _text
