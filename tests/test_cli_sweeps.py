@@ -63,6 +63,23 @@ def test_failed_runs_are_told_and_set_the_exit_code(purifl, grid):
     assert "needs m ≥" in json.loads(out)["failed"][0]["reason"]
 
 
+def test_runs_that_were_done_elsewhere_are_not_done_again(purifl, grid):
+    purifl("sweep", grid(seeds=2), "--store", "there")
+    assert purifl("results", "there", "--export", "runs.parquet")[0] == 0
+    code, out, _ = purifl("sweep", grid(), "--store", "here", "--known", "runs.parquet", "--json")
+    assert (code, json.loads(out)["skipped"], len(list(Path("here/runs").iterdir()))) == (0, 4, 2)
+    assert len(json.loads(purifl("results", "here", "--json")[1])) == 6
+    assert (
+        json.loads(purifl("sweep", "grid.json", "--store", "here", "--json")[1])["skipped"] == 6
+    )  # and it stays known
+    purifl("results", "there", "--by", "defense", "--export", "means.parquet")
+    for name, said in (("means.parquet", "is no table of runs"), ("none.parquet", "cannot be read"),
+                       ("grid.json", "cannot be read as Parquet")):  # fmt: skip
+        code, _, err = purifl("sweep", "grid.json", "--store", "new", "--known", name)
+        assert code == 2
+        assert said in err
+
+
 def test_settings_of_all_runs_can_be_given(purifl, grid):
     assert purifl("sweep", grid(seeds=1), "--set", "rounds=1", "--set", "training.step_size=0.25")[0] == 0
     rows = json.loads(purifl("results", "sweeps/grid", "--json")[1])
@@ -176,7 +193,7 @@ def test_an_interrupted_reproduction_says_how_to_go_on(purifl, monkeypatch):
     assert "kept in here; the same command goes on" in err
     code, out, _ = purifl("reproduce", "table-3", "--quick", "--out", "here", "--no-run")
     assert code == 0
-    assert "table-3: gpd-paper partly, gpd partly (0 of 8 runs)" in out
+    assert "table-3: gpd-paper open, gpd open (0 of 8 runs)" in out
 
 
 def test_metrics_can_be_logged(purifl):

@@ -76,10 +76,10 @@ def test_what_is_damaged_is_named(folder, name, place, value, said):
 
 @pytest.mark.parametrize(("key", "value"), [("seconds", "long"), ("test_accuracy", [1]), ("detected_round", damage)])
 def test_a_damaged_summary_gives_no_row(folder, key, value):
-    assert row_of(folder)["seconds"] > 0
+    assert row_of(RunFolder(folder))["seconds"] > 0
     damage(folder / "result.json", ("summary", key), value)
     with pytest.raises(RunError, match=rf"damaged: summary\.{key}: "):
-        row_of(folder)
+        row_of(RunFolder(folder))
 
 
 def test_a_report_on_damaged_runs_ends_with_a_message(purifl, folder, tmp_path):

@@ -25,6 +25,14 @@ WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", help="Runs at a time. As many as cores, or two for each GPU, if not given.", min=1),
 ]
+KnownOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--known",
+        metavar="FILE",
+        help="A .parquet file of purifl results: its runs, done elsewhere, are not done again.",
+    ),
+]
 SHOWN = 60
 """Rows that are printed; a file gets all of them."""
 
@@ -48,6 +56,7 @@ def sweep_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY.PATH=VALUE", help="A setting of all runs, over what FILE has as base."),
     ] = None,
+    known: KnownOption = None,
     log: LogOption = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -68,7 +77,9 @@ def sweep_command(
     settings = read_settings(file)
     _override(settings, [*([f"device={device}"] if device else []), *(set_ or [])])
     folder = store or Path("sweeps") / file.stem
-    report = swept(Sweep.parse(settings), folder, workers=workers, engine=engine, address=address, log=log)
+    what = Sweep.parse(settings)
+    _adopt(folder, known or [])
+    report = swept(what, folder, workers=workers, engine=engine, address=address, log=log)
     failures = [{"run": experiment.digest(), "reason": reason} for experiment, reason in report.failures]
     done = len(report.experiments) - len(failures)
     if json_:
@@ -124,7 +135,7 @@ def results_command(
     Columns are the settings of an experiment (attack, attack.malicious_level, seed, …) and what was measured. Without
     --by, and to a file, every run is a row; what is printed are the settings that differ.
     """
-    from purifl.sweeps import table
+    from purifl.sweeps import files, table
 
     found = table.select(table.rows(source), _conditions(where or []))
     wanted, rows = _names(metrics), _names(by or "")
@@ -133,21 +144,31 @@ def results_command(
         if by is None:
             raise ConfigError("--across", across, "it needs --by, the columns that tell the rows apart")
         found = table.across(table.group(found, [*rows, across], wanted), rows, across, wanted)
-        shown = table.columns(found)
+        shown = files.columns(found)
     elif by is not None:
         found = table.group(found, rows, wanted)
         shown = [*rows, "n", *wanted]
     if export is not None:
-        table.export(found, export)
+        files.export(found, export)
     if json_:
         sys.stdout.write(json.dumps(found, default=str) + "\n")
         return
     printed = Table(*map(escape, shown))
     for row in found[:SHOWN]:
-        printed.add_row(*(escape(table.cell(row, key)) for key in shown))
+        printed.add_row(*(escape(files.cell(row, key)) for key in shown))
     out_console.print(printed)
     if len(found) > SHOWN:
         _say(f"… and {len(found) - SHOWN} more rows; --where and --by make them fewer, --export writes them all.")
+
+
+def _adopt(folder: Path, files: list[Path]) -> None:
+    """Let the store know of runs that were done elsewhere."""
+    if files:
+        from purifl.sweeps import Store
+
+        store = Store.at(folder)
+        for file in files:
+            store.adopt(file)
 
 
 def _override(settings: dict[str, Any], items: list[str]) -> None:
@@ -186,6 +207,7 @@ def reproduce_command(
         Path | None, typer.Option("--out", help="Folder to write; reproduction, or reproduction-quick, if not given.")
     ] = None,
     workers: WorkersOption = None,
+    known: KnownOption = None,
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Do the runs that are missing, or make it of those there are.")
     ] = True,
@@ -203,6 +225,7 @@ def reproduce_command(
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     plan = Plan(folder, (QUICK_SEEDS if quick else FULL_SEEDS) if seeds is None else seeds, quick, device)
     wanted = paper.chosen(names or [])
+    _adopt(plan.store, known or [])
     if not wanted:
         _list_items(plan, paper.items())
         return
@@ -229,5 +252,5 @@ def _list_items(plan: Any, items: dict[str, Any]) -> None:  # noqa: ANN401
     for name, item in items.items():
         state = plan.state(item)
         verdicts = [state["made"]["judged"][each]["verdict"] if state["made"] else "–" for each in ("gpd-paper", "gpd")]
-        printed.add_row(name, escape(item.title), f"{state['done']} of {state['runs']}", *verdicts)
+        printed.add_row(name, escape(item.heading(plan.quick)), f"{state['done']} of {state['runs']}", *verdicts)
     out_console.print(printed)

@@ -6,6 +6,7 @@ what is read again is checked, so that a run may hold more.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -79,6 +80,25 @@ class _Summary(_Kept):
     round_seconds: Number = None
     client_seconds: Number = None
     hardware: str | None = None
+
+
+class _Curves(_Kept):
+    round: list[PositiveInt]
+    test_accuracy: list[Number]
+    attack_accuracy: list[Number]
+
+
+class _Known(_Summary):
+    run: str
+    seed: NonNegativeInt
+    curves: str
+
+
+def check_known(rows: Sequence[Row]) -> None:
+    """Refuse, with a ValueError, rows of a table that are not those of runs."""
+    for k, row in enumerate(rows, 1):
+        found = _valid(_Known, row, f"row {k}")
+        _valid(_Curves, json.loads(found.curves), f"row {k}.curves")
 
 
 def checked_summary(found: Any) -> Row:  # noqa: ANN401 - whatever a file may hold

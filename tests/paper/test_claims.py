@@ -59,7 +59,7 @@ def test_verdicts():
     assert verdict(made(5, 1, 0)) == "partly"
     assert verdict(made(3, 0, 2)) == "partly"
     assert verdict(made(2, 0, 2)) == "not"
-    assert verdict(made(0, 3, 0)) == "partly"
+    assert verdict(made(0, 3, 0)) == "open"
     assert overall(["reproduced", "reproduced"]) == "reproduced"
     assert overall(["not", "not"]) == "not"
     assert overall(["reproduced", "not"]) == "partly"

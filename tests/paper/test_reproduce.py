@@ -9,9 +9,9 @@ import pytest
 
 from engines_here import Here
 from purifl.paper import reproduce as engine
-from purifl.paper.item import Item, items
+from purifl.paper.item import Item
 from purifl.paper.reproduce import Plan, reproduce
-from purifl.sweeps import Store, schedule
+from purifl.sweeps import Store, files, schedule, table
 from purifl.sweeps.table import row_of
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -38,7 +38,7 @@ def small(tiny):
 
 
 @pytest.fixture
-def used(monkeypatch):
+def used(monkeypatch, small):
     """The engines that sweeps used, with their jobs."""
     engines = []
 
@@ -47,7 +47,7 @@ def used(monkeypatch):
         return engines[-1]
 
     monkeypatch.setattr(schedule, "Local", make)
-    monkeypatch.setattr(engine, "items", lambda: dict.fromkeys(items()))
+    monkeypatch.setattr(engine, "items", lambda: {item.name: item for item in small})
     return engines
 
 
@@ -86,7 +86,7 @@ def test_all_files_are_written_and_their_numbers_are_those_of_the_runs(small, us
 
 
 def stored(out):
-    return [row_of(folder.path) for folder in Store.existing(out / "store").folders()]
+    return [row_of(folder) for folder in Store.existing(out / "store").folders()]
 
 
 def test_the_page_has_ours_the_printed_numbers_and_the_verdicts(small, used, tmp_path):
@@ -131,6 +131,27 @@ def test_an_interrupted_reproduction_goes_on_and_what_is_there_can_be_shown(smal
     assert sorted(told) == sorted(KINDS)
     assert len(used[1].jobs) == 6 - there["done"]
     assert "not run yet" not in (tmp_path / "out" / "table-2.md").read_text()
+
+
+def test_a_reproduction_goes_on_on_another_machine_that_knows_the_table_alone(small, used, tmp_path):
+    def interrupt(now):
+        if now.done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(small, plan(tmp_path / "a"), on_progress=interrupt)
+    carried = tmp_path / "runs.parquet"
+    files.export(table.rows(plan(tmp_path / "a").store), carried)
+    Store.at(plan(tmp_path / "b").store).adopt(carried)
+    reproduce(small, plan(tmp_path / "b"))
+    assert len(used[1].jobs) == 2
+    reproduce(small, plan(tmp_path / "a"))  # the first one goes on, too, and has everything itself
+    for name in ("table-2.csv", "figure-7.csv", "figure-7-curves.csv", "figure-9.csv", "figure-14.csv", "figure-7.svg"):
+        one, other = (tmp_path / each / "out" / name for each in "ab")
+        assert one.read_bytes() == other.read_bytes()
+    whole = {row["run"] for row in table.rows(plan(tmp_path / "b").store)}
+    assert whole == {row["run"] for row in table.rows(plan(tmp_path / "b").store / "results.parquet")}
+    assert len(whole) == 6
 
 
 def test_a_run_that_fails_is_a_gap_with_its_reason(small, used, tmp_path):

@@ -12,7 +12,7 @@ from purifl import Experiment
 from purifl.errors import ConfigError, RunError
 from purifl.intervals import estimate
 from purifl.runs import run_or_continue
-from purifl.sweeps import Store, table
+from purifl.sweeps import Store, files, table
 from purifl.sweeps.table import write_table
 from tiny import TINY
 
@@ -76,7 +76,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says():
 def test_exports_say_the_same(store, tmp_path):
     groups = table.group(table.rows(store.path), ["defense"], ["test_accuracy"])
     for name in ("t.csv", "t.parquet", "t.tex"):
-        table.export(groups, tmp_path / "new" / name)
+        files.export(groups, tmp_path / "new" / name)
     with (tmp_path / "new" / "t.csv").open() as file:
         assert [float(row["test_accuracy"]) for row in csv.DictReader(file)] == [g["test_accuracy"] for g in groups]
     assert pyarrow.parquet.read_table(tmp_path / "new" / "t.parquet").to_pylist() == groups
@@ -86,14 +86,14 @@ def test_exports_say_the_same(store, tmp_path):
     assert r"defense & n & test\_accuracy \\" in latex
     mean, half = 100 * groups[0]["test_accuracy"], 100 * groups[0]["test_accuracy_95"]
     assert rf"{groups[0]['defense']} & 3 & {mean:.1f} $\pm$ {half:.1f} \\" in latex
-    table.export(groups, tmp_path / "t.md")
+    files.export(groups, tmp_path / "t.md")
     assert (tmp_path / "t.md").read_text().splitlines()[:3] == [
         "| defense | n | test_accuracy |",
         "| --- | --- | --- |",
         f"| {groups[0]['defense']} | 3 | {mean:.1f} ± {half:.1f} |",
     ]
     with pytest.raises(ConfigError, match=r"\.csv, \.parquet, \.tex, \.md"):
-        table.export(groups, tmp_path / "t.xlsx")
+        files.export(groups, tmp_path / "t.xlsx")
 
 
 def test_a_column_for_each_value_of_a_setting(store):
@@ -111,7 +111,7 @@ def test_a_column_for_each_value_of_a_setting(store):
 
 def test_columns_of_mixed_types_can_be_stored(tmp_path):
     mixed = [{"a": 1, "b": "auto"}, {"a": 0.5, "b": 3}, {"a": None, "c": True}]
-    table.export(mixed, tmp_path / "t.parquet")
+    files.export(mixed, tmp_path / "t.parquet")
     stored = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert [row["a"] for row in stored] == [1.0, 0.5, None]
     assert [row["b"] for row in stored] == ["auto", "3", None]
@@ -119,7 +119,7 @@ def test_columns_of_mixed_types_can_be_stored(tmp_path):
 
 
 def test_latex_is_escaped(tmp_path):
-    table.export([{"a_b": "50 % & {more} \\ ~^#$"}], tmp_path / "t.tex")
+    files.export([{"a_b": "50 % & {more} \\ ~^#$"}], tmp_path / "t.tex")
     text = (tmp_path / "t.tex").read_text()
     assert r"50 \% \& \{more\} \textbackslash{} \textasciitilde{}\textasciicircum{}\#\$" in text
     assert r"a\_b \\" in text

@@ -23,6 +23,11 @@ def scale(column: str) -> float:
     return 100.0 if "accuracy" in column else 1.0
 
 
+def in_words(axis: str) -> str:
+    """A setting as people call it: malicious level for attack.malicious_level."""
+    return axis.rpartition(".")[2].replace("_", " ")
+
+
 @dataclass
 class Cells:
     """What was measured.

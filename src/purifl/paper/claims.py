@@ -12,9 +12,10 @@ data, the same attackers and the same initial model. Then a claim is
 
     reproduced   where every check holds,
     not          where at least half of them fail,
+    open         where nothing of it was measured,
     partly       otherwise,
 
-and a table or figure is reproduced, or not, where all its claims are, and partly otherwise.
+and a table or figure is reproduced, not, or open where all its claims are, and partly otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from purifl.intervals import Estimate, estimate
 from purifl.paper.cells import Cells, Place, Values
 from purifl.paper.item import PRINTED_SUBJECT, Claim, Item
 
-Verdict = Literal["reproduced", "partly", "not"]
+Verdict = Literal["reproduced", "partly", "not", "open"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def checks(claim: Claim, subject: str, item: Item, cells: Cells) -> list[Check]:
 def verdict(made: Sequence[Check]) -> Verdict:
     """Of a claim."""
     states = [check.state for check in made]
-    if not states:
-        return "partly"
+    if all(check.number is None for check in made):
+        return "open"
     if all(state == "holds" for state in states):
         return "reproduced"
     return "not" if 2 * states.count("fails") >= len(states) else "partly"

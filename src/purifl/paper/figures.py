@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from purifl.intervals import Estimate
-from purifl.paper.cells import Cells
+from purifl.paper.cells import Cells, in_words
 from purifl.paper.contours import Problem, Track
 from purifl.paper.item import Item
+from purifl.report.figures import drawn
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "gpd": ("#0072B2", "o", "-"),
@@ -46,8 +47,8 @@ class Point:
 
 def write(figure: Figure, out: Path, name: str) -> None:
     """As PNG and SVG."""
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"{name}.{suffix}", dpi=150, metadata={"Date": None} if suffix == "svg" else None)
+    for form in ("png", "svg"):
+        (out / f"{name}.{form}").write_bytes(drawn(figure, form))
 
 
 def curves(item: Item, points: Sequence[Point]) -> Figure:
@@ -78,7 +79,7 @@ def lines(item: Item, cells: Cells) -> Figure:
             ]
             if known:
                 _line(place, defense, [x for x, _ in known], [found for _, found in known])
-        place.set(title=str(panel), xlabel=item.axes[1], ylabel=item.measures[0].name)
+        place.set(title=str(panel), xlabel=in_words(item.axes[1]), ylabel=item.measures[0].name)
         place.set_xticks(positions, [str(value) for value in across])
     return _finish(figure, axes, item)
 
@@ -158,7 +159,7 @@ def _line(axes: Axes, defense: str, x: Sequence[float], values: Sequence[Estimat
 
 def _finish(figure: Figure, axes: Sequence[Axes], item: Item) -> Figure:
     for place in axes:
-        place.grid(color="#DDDDDD", linewidth=0.6)
+        place.grid(axis="y" if item.kind == "bars" else "both", color="#DDDDDD", linewidth=0.6)
         place.set_axisbelow(True)
         place.spines[["top", "right"]].set_visible(False)
         if "%" in item.measures[0].name:

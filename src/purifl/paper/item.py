@@ -18,6 +18,9 @@ DATA = Path(__file__).with_name("data")
 SUBJECTS = ("gpd-paper", "gpd")
 """What stands for the paper's GPD: its rule to the letter, and ours."""
 
+QUICK_DATA = "digits"
+"""What reduced versions are made of."""
+
 PRINTED_SUBJECT = "gpd"
 """The key of the paper's GPD among printed values."""
 
@@ -70,7 +73,8 @@ class Item(_Data):
 
     Attributes:
         name: As given to ``purifl reproduce``.
-        title: What it shows.
+        title: What it shows, with a place for the data.
+        data: The paper's.
         kind: How it is drawn; a table is not.
         measures: What is shown of each run.
         axes: The settings by which cells differ, besides the defence; the first is the panel of a picture.
@@ -88,6 +92,7 @@ class Item(_Data):
 
     name: str
     title: str
+    data: str = "MNIST"
     kind: Literal["table", "curves", "lines", "bars", "contour"]
     measures: list[Measure]
     axes: list[str] = Field(default_factory=list)
@@ -113,6 +118,10 @@ class Item(_Data):
         full = [{"defense": common["defenses"], **grid} for grid in grids]
         found = Sweep.parse({"base": base, "grid": full, "seeds": [0]}).experiments()
         return [experiment.model_copy(update={"seed": seed}) for seed in range(seeds) for experiment in found]
+
+    def heading(self, quick: bool) -> str:
+        """The title, with the data it is made of."""
+        return self.title.format(data=QUICK_DATA if quick else self.data)
 
     def column(self, claim: Claim) -> str:
         """The column that a claim is about."""

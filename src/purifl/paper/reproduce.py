@@ -22,8 +22,9 @@ from purifl.paper.figures import Point
 from purifl.paper.item import SUBJECTS, Item, items
 from purifl.paper.tables import cells_csv, csv_text, page, summary
 from purifl.sweeps import Progress, Store, sweep
+from purifl.sweeps.files import Row
 from purifl.sweeps.store import replacing
-from purifl.sweeps.table import row_of
+from purifl.sweeps.table import row_for
 
 FULL_SEEDS, QUICK_SEEDS, MOST_SEEDS = 3, 1, 100
 
@@ -44,6 +45,7 @@ class Plan:
     quick: bool = False
     device: str = "cpu"
     _runs: dict[str, list[Experiment]] = field(default_factory=dict)
+    _spent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what would take years, before it is laid out."""
@@ -61,11 +63,17 @@ class Plan:
             self._runs[item.name] = item.experiments(self.seeds, self.quick, self.device)
         return self._runs[item.name]
 
+    def seconds(self, made: Iterable[str], store: Store) -> float:
+        """What the runs of these items took, each counted once."""
+        runs = {run.digest(): run for name in made for run in self.experiments(items()[name]) if store.has(run)}
+        self._spent.update({key: row_for(store, run)["seconds"] for key, run in runs.items() if key not in self._spent})
+        return sum(self._spent[key] for key in runs)
+
     def state(self, item: Item) -> dict[str, Any]:
         """How many runs it takes, how many are done, and what was made of it before, if anything."""
         store, planned = Store(self.store), self.experiments(item)
         made = self.out / f"{item.name}.json"
-        done = sum(store.folder(experiment).finished for experiment in planned)
+        done = sum(map(store.has, planned))
         return {"runs": len(planned), "done": done, "made": _made_before(made) if made.exists() else None}
 
 
@@ -92,7 +100,7 @@ def reproduce(
 
     def make(item: Item) -> None:
         found[item.name] = made = _make(item, plan, store)
-        _write_summary(plan)
+        _write_summary(plan, store)
         if on_made is not None:
             on_made(item, made)
 
@@ -116,7 +124,7 @@ def reproduce(
             over([now.latest[0].digest()])
 
     planned = [experiment for item in together for experiment in plan.experiments(item)]
-    over(e.digest() for e in planned if not run or store.folder(e).finished)
+    over(e.digest() for e in planned if not run or store.has(e))
     if waiting:
         sweep(planned, plan.store, workers=workers, on_progress=progressed)
     for item in (item for item in wanted if run and item.alone):
@@ -129,23 +137,24 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     """Write an item's files."""
     plan.out.mkdir(parents=True, exist_ok=True)
     planned = plan.experiments(item)
-    done = [experiment for experiment in planned if store.folder(experiment).finished]
+    done = [experiment for experiment in planned if store.has(experiment)]
     if item.kind == "contour":
         cells, rows = _contour(item, plan.out), []
     else:
-        rows = [row_of(store.folder(experiment).path) for experiment in done]
-        cells = Cells.of(item, [dict(flat(experiment.to_dict())) for experiment in planned], rows)
-        _draw(item, cells, done, store, plan.out)
+        settings = {experiment.digest(): dict(flat(experiment.to_dict())) for experiment in planned}
+        rows = [row_for(store, experiment) | settings[experiment.digest()] for experiment in done]
+        cells = Cells.of(item, settings.values(), rows)
+        _draw(item, cells, rows, plan.out)
     verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
     facts = {
-        "title": item.title, "quick": plan.quick, "seeds": plan.seeds if planned else 1, "runs": len(planned),
-        "done": len(done), "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "title": item.heading(plan.quick), "quick": plan.quick, "seeds": plan.seeds if planned else 1,
+        "runs": len(planned), "done": len(done), "seconds": round(sum(row["seconds"] for row in rows), 1),
         "hardware": sorted({str(row["hardware"]) for row in rows}), "judged": verdicts,
     }  # fmt: skip
     _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))
     gaps = _gaps(planned, done, store)
     drawn = item.kind != "table" and bool(done or not planned)
-    _write(plan.out / f"{item.name}.md", page(item, cells, verdicts, _setting(facts), gaps, drawn))
+    _write(plan.out / f"{item.name}.md", page(item, cells, facts, _setting(facts), gaps, drawn))
     _write(plan.out / f"{item.name}.json", json.dumps(facts, indent=1) + "\n")
     return facts
 
@@ -186,11 +195,11 @@ def _contour(item: Item, out: Path) -> Cells:
     return cells
 
 
-def _draw(item: Item, cells: Cells, done: Sequence[Experiment], store: Store, out: Path) -> None:
-    if item.kind == "table" or not done:
+def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> None:
+    if item.kind == "table" or not measured:
         return
     if item.kind == "curves":
-        points = _points(item, done, store)
+        points = _points(item, measured)
         figures.write(figures.curves(item, points), out, item.name)
         columns = ("partition", "defense", "round", "mean", "half_width_95", "n")
         rows = [(p.panel, p.defense, p.round, p.value.mean, p.value.half, p.value.n) for p in points]
@@ -200,15 +209,15 @@ def _draw(item: Item, cells: Cells, done: Sequence[Experiment], store: Store, ou
         figures.write(draw(item, cells), out, item.name)
 
 
-def _points(item: Item, done: Sequence[Experiment], store: Store) -> list[Point]:
+def _points(item: Item, measured: Sequence[Row]) -> list[Point]:
     """The mean of each defence in each round in which models were tested."""
     column = item.measures[0].column
     values: dict[tuple[str, str, int], list[float]] = {}
-    for experiment in done:
-        for row in store.folder(experiment).result().history:
-            if row.get(column) is not None:
-                place = (experiment.partition.name, experiment.defense.name, row["round"])
-                values.setdefault(place, []).append(scale(column) * row[column])
+    for row in measured:
+        curves = json.loads(row["curves"])
+        for number, value in zip(curves["round"], curves[column], strict=True):
+            if value is not None:
+                values.setdefault((row["partition"], row["defense"], number), []).append(scale(column) * value)
     return [Point(*place, estimate(found)) for place, found in values.items()]
 
 
@@ -222,16 +231,16 @@ def _made_before(file: Path) -> dict[str, Any]:
     return facts
 
 
-def _write_summary(plan: Plan) -> None:
+def _write_summary(plan: Plan, store: Store) -> None:
     """The page that names everything made so far."""
     made = {name: _made_before(file) for name in items() if (file := plan.out / f"{name}.json").exists()}
     what = "reduced versions, on digits" if plan.quick else "the paper's settings"
     rule = (claims.__doc__ or "").partition("\n")[2].strip()
-    hours = sum(facts["seconds"] for facts in made.values()) / 3600
+    hours = plan.seconds(made, store) / 3600
     hardware = " and ".join(sorted({name for facts in made.values() for name in facts["hardware"]}))
     text = (
         f"# The paper's tables and figures, made anew ({what})\n\n{summary(made)}\n\n"
-        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours, runs that several items share counted in each.\n\n"
+        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours of computing, several runs at a time.\n\n"
         f"## How the verdicts are computed\n\n{rule}\n"
     )
     _write(plan.out / "README.md", text)

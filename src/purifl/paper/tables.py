@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from purifl.intervals import Estimate
-from purifl.paper.cells import Cells, scale
+from purifl.paper.cells import Cells, in_words, scale
 from purifl.paper.claims import printed
 from purifl.paper.item import SUBJECTS, Item
 
-WORDS = {"reproduced": "reproduced", "partly": "partly reproduced", "not": "not reproduced"}
+WORDS = {"reproduced": "reproduced", "partly": "partly reproduced", "not": "not reproduced", "open": "open"}
 NOTHING = "–"
 
 
@@ -32,7 +32,11 @@ def estimated(found: Estimate | None, column: str) -> str:
 def cells_table(item: Item, cells: Cells) -> str:
     """Ours, with the printed numbers in brackets."""
     several = len(item.measures) > 1
-    head = [*cells.axes, *(["measure"] if several else []), *(f"`{defense}`" for defense in cells.defenses)]
+    head = [
+        *map(in_words, cells.axes),
+        *(["measure"] if several else []),
+        *(f"`{defense}`" for defense in cells.defenses),
+    ]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for place in cells.places:
         for measure in item.measures:
@@ -55,20 +59,19 @@ def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page(
-    item: Item, cells: Cells, judged: Mapping[str, Mapping[str, Any]], setting: str, gaps: Sequence[str], picture: bool
-) -> str:
+def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps: Sequence[str], picture: bool) -> str:
     """The Markdown page of an item."""
-    title = f"{item.name.replace('-', ' ').capitalize()}: {item.title}"
+    judged = facts["judged"]
+    title = f"{item.name.replace('-', ' ').capitalize()}: {facts['title']}"
     verdicts = ", ".join(f"`{subject}` **{WORDS[found['verdict']]}**" for subject, found in judged.items())
     what = " and ".join(measure.name for measure in item.measures)
     brackets = " In brackets what the paper prints, for its own data." if item.printed else ""
-    seeds = " ± half the 95 % interval over seeds (Student's t)" if item.kind != "contour" else ""
+    seeds = ", the mean ± half the 95 % interval over the seeds (Student's t)" if facts["seeds"] > 1 else ""
     parts = [
         f"# {title}",
         f"Verdict: {verdicts}.",
         *([f"![{title}]({item.name}.png)"] if picture else []),
-        f"{what[0].upper()}{what[1:]}: the mean{seeds}.{brackets} {setting}",
+        f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
         verdict_table(judged),
         *([item.note] if item.note else []),

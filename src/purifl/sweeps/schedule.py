@@ -148,7 +148,7 @@ class _Schedule:
 
     def __init__(self, store: Store, experiments: list[Experiment], log: Log | None, tell: OnProgress) -> None:
         self.store, self._log, self._tell = store, log, tell
-        todo = [experiment for experiment in experiments if not store.folder(experiment).finished]
+        todo = [experiment for experiment in experiments if not store.has(experiment)]
         skipped = len(experiments) - len(todo)
         self.report = Report(store, experiments, skipped)
         datasets = list(dict.fromkeys(each.dataset.name for each in todo))  # a worker keeps the one it has read last

@@ -3,10 +3,12 @@
     store.json              says that this is a store
     runs/HASH/              a run folder
     failures/HASH.json      why a run could not be done, until it can
-    results.parquet         one row for each finished run, as of the end of the last sweep
+    tables/HASH.parquet     rows of runs that were done elsewhere
+    results.parquet         one row for each of both, as of the end of the last sweep
 
 A run is found again by what it is: the same experiment has the same hash, a changed one another. So several sweeps can
-share a store, also at the same time; each run folder has a lock.
+share a store, also at the same time; each run folder has a lock. And what was done on another machine is known by its
+row alone, which is all that tables and pictures take.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -22,6 +26,8 @@ from uuid import uuid4
 from purifl.errors import RunError
 from purifl.experiment import Experiment
 from purifl.runs import Result, RunFolder
+from purifl.stored import check_known
+from purifl.sweeps.files import Row, read_parquet
 
 State = Literal["finished", "interrupted", "failed", "open"]
 
@@ -60,6 +66,26 @@ class Store:
         """The file with one row for each finished run."""
         return self.path / "results.parquet"
 
+    def adopt(self, file: Path) -> None:
+        """Know from now on the runs of a table that was exported as Parquet, from this store or another."""
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise RunError(f"known: {file} cannot be read: {error.strerror or error}") from error
+        _known_rows(file)
+        with replacing(self.path / "tables" / f"{sha256(content).hexdigest()[:12]}.parquet") as new:
+            new.write_bytes(content)
+
+    @cached_property
+    def known(self) -> dict[str, Row]:
+        """The rows of runs that were done elsewhere, by hash, as of the first look at them."""
+        files = sorted((self.path / "tables").glob("*.parquet"))
+        return {row["run"]: row for file in files for row in _known_rows(file)}
+
+    def has(self, experiment: Experiment) -> bool:
+        """Whether a run is finished, here or elsewhere."""
+        return self.folder(experiment).finished or experiment.digest() in self.known
+
     def folder(self, experiment: Experiment) -> RunFolder:
         """Where a run is, or will be."""
         return RunFolder(self.path / "runs" / experiment.digest())
@@ -71,15 +97,14 @@ class Store:
 
     def state(self, experiment: Experiment) -> State:
         """How far a run is."""
-        folder = self.folder(experiment)
-        if folder.finished:
+        if self.has(experiment):
             return "finished"
         if self._failure(experiment).exists():
             return "failed"
-        return "interrupted" if folder.begun else "open"
+        return "interrupted" if self.folder(experiment).begun else "open"
 
     def results(self, experiments: Iterable[Experiment] | None = None) -> list[Result]:
-        """The finished runs: of these experiments, in their order, or all."""
+        """The runs finished here: of these experiments, in their order, or all."""
         folders = self.folders() if experiments is None else map(self.folder, experiments)
         return [folder.result() for folder in folders if folder.finished]
 
@@ -102,6 +127,16 @@ class Store:
 
     def _failure(self, experiment: Experiment) -> Path:
         return self.path / "failures" / f"{experiment.digest()}.json"
+
+
+def _known_rows(file: Path) -> list[Row]:
+    """The rows of a table of runs, checked."""
+    found = read_parquet(file)
+    try:
+        check_known(found)
+    except ValueError as error:
+        raise RunError(f"{file} is no table of runs as purifl results --export writes it: {error}") from error
+    return found
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
