@@ -90,7 +90,7 @@ def group(found: Sequence[Row], by: Sequence[str], metrics: Sequence[str]) -> li
     for row in found:
         groups.setdefault(tuple(written(row.get(key)) for key in by), []).append(row)
     out = []
-    for members in groups.values():
+    for members in sorted(groups.values(), key=lambda members: [_rank(members[0].get(key)) for key in by]):
         line: Row = {key: members[0].get(key) for key in by} | {"n": len(members)}
         for metric in metrics:
             measured = [float(row[metric]) for row in members if row.get(metric) is not None]

@@ -7,9 +7,10 @@ function drawCurve(key) {
   const rounds = Math.max(...groups.map((group) => group.curves[key].rounds.at(-1) ?? 1));
   const measured = groups.some((group) => group.curves[key].mean.some((value) => value !== null));
   const few = groups.length <= 8;
+  // Plotly writes powers of ten larger by a quarter.
   const y =
     key === "tracking_error"
-      ? { type: log ? "log" : "linear", exponentformat: "power", nticks: 6 }
+      ? { type: log ? "log" : "linear", exponentformat: "power", nticks: 6, tickfont: { size: log ? 12 / 1.25 : 12 } }
       : { range: [-0.02, 1.02], tickformat: ".0%", tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1] };
   const missing = {
     text: "Not measured in this set-up",
