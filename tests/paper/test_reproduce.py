@@ -91,6 +91,7 @@ def stored(out):
 
 def test_the_page_has_ours_the_printed_numbers_and_the_verdicts(small, used, tmp_path):
     made = reproduce(small[:1], plan(tmp_path, seeds=2))
+    assert "Missing: figure-7, figure-14, figure-9.\n" in (tmp_path / "out" / "README.md").read_text()
     text = (tmp_path / "out" / "table-2.md").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith("| iid")]
     with (tmp_path / "out" / "table-2.csv").open() as file:
@@ -126,6 +127,8 @@ def test_an_interrupted_reproduction_goes_on_and_what_is_there_can_be_shown(smal
     assert len(used) == 1
     assert made["table-2"]["done"] == there["done"]
     assert "runs: not run yet" in (tmp_path / "out" / "table-2.md").read_text()
+    missing = 6 - there["done"]
+    assert f"Missing: {missing} runs of table-2, {missing} runs of" in (tmp_path / "out" / "README.md").read_text()
     told = []
     reproduce(small, plan(tmp_path), on_made=lambda item, _: told.append(item.name))
     assert sorted(told) == sorted(KINDS)

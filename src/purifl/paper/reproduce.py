@@ -238,9 +238,12 @@ def _write_summary(plan: Plan, store: Store) -> None:
     rule = (claims.__doc__ or "").partition("\n")[2].strip()
     hours = plan.seconds(made, store) / 3600
     hardware = " and ".join(sorted({name for facts in made.values() for name in facts["hardware"]}))
+    lacking = [f"{n} runs of {name}" for name, facts in made.items() if (n := facts["runs"] - facts["done"])]
+    lacking += [name for name in items() if name not in made]
+    missing = f"Missing: {', '.join(lacking)}.\n\n" if lacking else ""
     text = (
         f"# The paper's tables and figures, made anew ({what})\n\n{summary(made)}\n\n"
-        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours of computing, several runs at a time.\n\n"
+        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours of computing, several runs at a time.\n\n{missing}"
         f"## How the verdicts are computed\n\n{rule}\n"
     )
     _write(plan.out / "README.md", text)
