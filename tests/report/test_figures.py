@@ -5,8 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from purifl.drawing import drawn
 from purifl.report import write_report
-from purifl.report.figures import FORMATS, curves, drawn
+from purifl.report.figures import FORMATS, curves
 from purifl.report.groups import setups
 from synthetic import HostileDefense, row, shifted, synthetic, unevaluated
 

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from purifl.drawing import drawn
 from purifl.intervals import Estimate
 from purifl.paper.cells import Cells, in_words
 from purifl.paper.contours import Problem, Track
 from purifl.paper.item import Item
-from purifl.report.figures import drawn
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "gpd": ("#0072B2", "o", "-"),

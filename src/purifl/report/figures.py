@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from io import BytesIO
 from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,15 +36,6 @@ class Look(NamedTuple):
 def _look(k: int) -> Look:
     colors, dashes, markers = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY), ("-", "--", "-.", ":"), "osD^vPX*"
     return Look(colors[k % 7], dashes[k % 4], markers[k % 8])
-
-
-def drawn(figure: Figure, form: str) -> bytes:
-    """The figure as a file, the same bytes every time."""
-    out = BytesIO()
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[form]
-    with mpl.rc_context({"svg.hashsalt": "purifl", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        figure.savefig(out, format=form, dpi=150, metadata=undated)
-    return out.getvalue()
 
 
 def plain(text: str) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from purifl.drawing import drawn
 from purifl.report.content import CURVES
 from purifl.report.downloads import slug
-from purifl.report.figures import FORMATS, curves, drawn, heat_map
+from purifl.report.figures import FORMATS, curves, heat_map
 from purifl.report.graph import trust_graph
 from purifl.report.groups import Setup
 
