@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl.defenses import Heard
-from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, lower_trust
+from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, _against, _alike, lower_trust
 from purifl.topology import neighbourhood
 
 
@@ -116,7 +116,7 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
 
     def alike(i, j, around):
         first, length = messages[0], lengths[0]
-        if sum(first[j] @ first[k] / length[j] / length[k] for k in around if k != j) < 0:
+        if median(first[j] @ first[k] / length[j] / length[k] for k in around if k != j) < -0.1:
             return 1
         usual = median(length[k] for k in around)
         return min(1, (usual + length[i]) / (length[j] + length[i])) if length[j] <= 4 * usual else 0
@@ -221,6 +221,44 @@ def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start
     messages[0, 5] *= -1
     hood, scores = watch(nx.complete_graph(10), messages)
     assert (scores[-1][(hood.cols == 5) & ~hood.to_self] > 0.5).all()
+
+
+def test_a_minority_cannot_make_it_look_as_if_somebody_pointed_against_everyone():
+    """Two send the opposite of a large client's first message, and are honest from then on."""
+    rng = np.random.default_rng(6)
+    sizes = np.array([1, 1, 1, 1, 1, 5, 1, 1, 1, 1.0])[None, :, None]
+    gradients = sizes * (rng.normal(size=50) + rng.normal(size=(40, 10, 50)))
+    messages = tracked(nx.complete_graph(10), gradients)
+    messages[0, :2] = -messages[0, 5]
+    hood, scores = watch(nx.complete_graph(10), messages)
+    by_others = (hood.cols == 5) & (hood.rows > 1) & ~hood.to_self
+    assert all((each[by_others] > 0.5).all() for each in scores)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_first_messages_without_a_direction_point_against_nobody(dense):
+    """Of length 0 or next to it, or at right angles to all the others: none of them hides one that is against all."""
+    graph = nx.complete_graph(8)
+    if not dense:
+        graph.add_nodes_from(range(8, 40))
+    hood = neighbourhood(graph, list(graph), list(graph))
+    assert hood.dense == dense
+    gamma = torch.zeros(len(graph), 20)
+    gamma[range(8), range(8)] = 1
+    assert not _against(hood, gamma).any()
+    gamma[:, 10] = 1
+    gamma[0], gamma[1], gamma[2] = 0, 1e-40, -3 * gamma[3]
+    assert _against(hood, gamma).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
+
+
+def test_who_was_not_heard_at_first_is_not_compared():
+    """It counts as having sent the client's own message, which tells nothing of its size."""
+    hood, gamma, _ = setting(n=8, density=1.0)
+    gamma[5] = gamma[0]
+    alike = _alike(hood, gamma, gamma.double().norm(dim=1))
+    same = ((hood.rows == 0) & (hood.cols == 5)) | ((hood.rows == 5) & (hood.cols == 0)) | hood.to_self
+    assert (alike[same] == 0).all()
+    assert (alike[~same] > 0).all()
 
 
 def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood, chunks, norms
+from purifl.neighbourhood import Neighbourhood, gram, norms
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
 _ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
+_AGAINST = -0.1  # the cosine below which a first message points against another, and not only elsewhere
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
@@ -134,7 +135,8 @@ class Persistence(Detector):
     The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
     below 1 as long as E_ij could be the difference of two gradients. κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j)
     allows for graphs through which differences level out slowly. So does ρ_i, the share of its neighbourhood that a
-    client still listens to: with fewer to mix with, what remains between them is 1/ρ_i times as long.
+    client still listens to: with fewer to mix with, what remains between them is 1/ρ_i times as long. It is 1 for
+    those already cut.
 
     ``apart`` is for those who push in changing directions, and is asked only by clients with neighbours enough to
     compare. Of two clients the one with more data has the longer gradients and is farther from everyone, so by the
@@ -142,8 +144,9 @@ class Persistence(Detector):
 
         alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖,
 
-    but 1 for a neighbour that began by pointing against the others, Σ_{k≠j} cos(γ_j⁰, γ_k⁰) < 0: more of the same data
-    does not.
+    but 1 for a neighbour that began by pointing against most of the others, median_{k≠j} cos(γ_j⁰, γ_k⁰) < −0.1: more
+    of the same data does not. It is 0 for one that began with the very message of the client itself, as those do who
+    were not heard at first.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -206,14 +209,20 @@ def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
     alike = torch.where(theirs <= _ALIKE * median, alike, 0)
-    alike = torch.where(_agreement(hood, gamma, lengths) < 0, 1, alike)
-    return torch.where((hood.size > _ENOUGH)[hood.rows], alike, 0)
+    alike = torch.where(_against(hood, gamma), 1, alike)
+    return torch.where((hood.size > _ENOUGH)[hood.rows] & (hood.exact_distances(gamma) > 0), alike, 0)
 
 
-def _agreement(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
-    """(E,) Σ_{k≠j} cos(γ_j, γ_k) over the neighbourhood of row i, itself included."""
-    inverse = torch.where(lengths > 0, 1 / lengths, 0).to(gamma.dtype)[hood.cols]
-    total = hood.combine(inverse, gamma)
-    parts = chunks(len(hood.cols), gamma.shape[1])
-    dots = torch.cat([(total[hood.rows[e]] * gamma[hood.cols[e]]).sum(1) for e in parts])
-    return dots * inverse - (inverse > 0).to(gamma.dtype)
+def _against(hood: Neighbourhood, gamma: Tensor) -> Tensor:
+    """(E,) median_{k≠j} cos(γ_j, γ_k) < −0.1 over those whom row i hears, itself included; no minority decides that."""
+    against = torch.zeros_like(hood.to_self)
+    everyone = gram(gamma) if hood.dense else None
+    bounds = hood.offsets.tolist()
+    for row in (hood.size > _ENOUGH).nonzero()[:, 0].tolist():
+        edges = slice(bounds[row], bounds[row + 1])
+        heard = hood.cols[edges]
+        table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
+        lengths = table.diagonal().sqrt()
+        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.nan)
+        against[edges] = cosines.nanmedian(1).values < _AGAINST
+    return against

@@ -210,10 +210,7 @@ class Neighbourhood:
         squares on its diagonal.
         """
         if self.columns <= 2 * len(self.own):
-            table = torch.zeros(self.columns, self.columns, dtype=torch.float64, device=x.device)
-            for part in chunks(x.shape[1], len(x)):
-                columns = x[:, part].double()
-                table.addmm_(columns, columns.T)
+            table = gram(x)
             return table[self.own_cols].view(-1)[self._cells], table.diagonal()
         table = torch.zeros(len(self.own), self.columns, dtype=torch.float64, device=x.device)
         squares = torch.zeros(self.columns, dtype=torch.float64, device=x.device)
@@ -251,6 +248,15 @@ def chunks(count: int, width: int) -> Iterator[slice]:
     step = max(1, _CHUNK // max(1, width))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
+
+
+def gram(x: Tensor) -> Tensor:
+    """(N, N) ⟨x_i, x_j⟩ in float64, a few coordinates at a time."""
+    table = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    for part in chunks(x.shape[1], len(x)):
+        columns = x[:, part].double()
+        table.addmm_(columns, columns.T)
+    return table
 
 
 def norms(x: Tensor) -> Tensor:
