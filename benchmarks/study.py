@@ -28,7 +28,7 @@ from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median_low
 from typing import Any
 
 from scipy.stats import t as student
@@ -134,13 +134,13 @@ def summary(rows: list[dict[str, str]]) -> str:
         if key[-1] != "gpd":
             continue
         upper = _without_attackers(groups, key, key[4])
-        rounds = [float(row["detected_round"]) for row in found if row["detected_round"]]
+        rounds = [float(row["detected_round"] or "inf") for row in found if int(row["malicious_edges"])]
         lines.append(
             "| " + " | ".join([
                 _words(key), str(len(found)), _column(_without_attackers(groups, key, ATTACKS[0]), "test_accuracy"),
                 _column(found, "test_accuracy"),
                 _column(upper, "attack_accuracy"), _column(found, "attack_accuracy"),
-                f"{median(rounds):.0f}" if rounds else "–",
+                f"{median_low(rounds):.0f}".replace("inf", "never") if rounds else "–",
                 _share(found, "missed_edges", "malicious_edges"), _share(found, "false_alarm_edges", "benign_edges"),
             ]) + " |"
         )  # fmt: skip
