@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -40,6 +40,13 @@ from purifl.state import State
 from purifl.stored import check_events, check_result, check_rounds
 
 OnRound = Callable[[Row, Simulation], None]
+
+
+class Write(Protocol):
+    """Writes tensors to a safetensors file."""
+
+    def __call__(self, tensors: State, filename: Path, metadata: dict[str, str]) -> None:
+        """Write them."""
 
 
 @dataclass
@@ -134,6 +141,11 @@ class RunFolder:
         return self.path / name
 
     @property
+    def checkpoint(self) -> Path:
+        """Where the state is."""
+        return self._file("checkpoint.safetensors")
+
+    @property
     def begun(self) -> bool:
         """Whether there is a run at all."""
         return self._file("experiment.json").is_file()
@@ -216,6 +228,8 @@ class RunFolder:
     def append(self, rows: list[Row], events: list[Row]) -> None:
         """Write the rows of a round or of several."""
         for name, added in (("metrics.jsonl", rows), ("events.jsonl", events)):
+            if not added:
+                continue
             with self._file(name).open("a") as out:
                 out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in added)
                 out.flush()
@@ -240,16 +254,16 @@ class RunFolder:
             kept = self.rows(name, upto)
             self._replace(name, "".join(json.dumps(row) + "\n" for row in kept))
 
-    def save(self, state: State, experiment: Experiment, seconds: float) -> None:
+    def save(self, state: State, experiment: Experiment, seconds: float, write: Write = save_file) -> None:
         """Replace the checkpoint, all or nothing."""
         meta = {"experiment": json.dumps(experiment.to_dict(), sort_keys=True), "seconds": repr(seconds)}
-        new = self._file("checkpoint.safetensors.new")
-        save_file({key: tensor.contiguous() for key, tensor in state.items()}, new, metadata=meta)
-        self._commit(new, "checkpoint.safetensors")
+        new = self.checkpoint.with_name(self.checkpoint.name + ".new")
+        write({key: tensor.contiguous() for key, tensor in state.items()}, new, metadata=meta)
+        self._commit(new, self.checkpoint.name)
 
     def load(self, experiment: Experiment) -> tuple[State, float] | None:
         """The checkpoint and the seconds spent so far, or None where no round was finished."""
-        file = self._file("checkpoint.safetensors")
+        file = self.checkpoint
         if not file.exists():
             return None
         try:
@@ -301,7 +315,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Drop the state of a finished run."""
-        self._file("checkpoint.safetensors").unlink(missing_ok=True)
+        self.checkpoint.unlink(missing_ok=True)
 
     def _replace(self, name: str, text: str) -> None:
         new = self._file(name + ".new")

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from purifl.cli import app
-from purifl.errors import ConfigError, PeerError, PuriflError
+from purifl.errors import BusyError, ConfigError, PeerError, PuriflError
 from purifl.experiment import Experiment
 from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
@@ -121,11 +121,12 @@ def test_what_cannot_be_on_a_network_is_refused(what, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_peer_runs_once(tmp_path):
+@pytest.mark.parametrize("life", ["run", "leave"])
+def test_a_peer_runs_once_and_does_not_leave_meanwhile(life, tmp_path):
     network = federation(tmp_path, clients=2)
     one, other = node(network, 0), node(network, 0)
-    with one.store.alone(), pytest.raises(PeerError, match="already running"):
-        play(other.run())
+    with one.store.alone(), pytest.raises(BusyError, match="run by another process"):
+        play(getattr(other, life)())
 
 
 def test_hosts_must_be_as_many_as_clients(tmp_path):

@@ -274,13 +274,19 @@ def _find_place(k: int, workers: int) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def keep_memory() -> None:
-    """Have glibc keep what is freed: asking again for a batch's activations costs a fifth of a small step."""
-    trim_threshold, mmap_threshold, most = -1, -3, 1 << 30
+def keep_memory(for_all_threads: bool = False) -> None:
+    """Have glibc keep what is freed: asking again for a batch's activations costs a fifth of a small step.
+
+    It keeps it for the thread that had it, or ``for_all_threads``: then what one of them received another can compute
+    in. To be said before there are other threads.
+    """
+    trim_threshold, mmap_threshold, arenas, most = -1, -3, -8, 1 << 30
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(trim_threshold, most)
         mallopt(mmap_threshold, most)
+        if for_all_threads:
+            mallopt(arenas, 1)
 
 
 def _do(pipe: Connection, work: Work, share: Sequence[int], round_: int) -> str:

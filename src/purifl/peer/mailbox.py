@@ -140,8 +140,8 @@ class Mailbox:
         try:
             assembly = Assembly(self._expected, header)
             async for chunk in frames:
-                await assembly.add(chunk)
-            return await assembly.finish()
+                assembly.add(chunk)
+            return assembly.finish()
         finally:
             if self._streams.get(key) is task:
                 del self._streams[key]

@@ -9,30 +9,30 @@ of this federation has.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import math
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import torch
+from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
 TENSORS = ("theta", "gamma")
 """What every message of a round carries, each a vector of length d."""
+
+_STORED = tuple(sorted(TENSORS))
+"""The order in which safetensors writes them."""
 
 SCALARS = ("trust",)
 """What it says about the edge it travels over: how much the sender trusts the receiver."""
 
 CHUNK = 1 << 20
 HEADER_LIMIT = 1 << 15
-_LONG = 1 << 16
 FRAME_LIMIT = CHUNK + 1024
 """The largest frame that gRPC lets through."""
 
@@ -106,7 +106,7 @@ class Header(_Strict):
         witnessed: What the sender's other neighbours sent in the round before, where they do.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     federation: Annotated[str, Field(max_length=64)]
     experiment: Annotated[str, Field(max_length=64)]
     round: Round
@@ -200,13 +200,14 @@ class Layout:
         return len(self.prefix) + 4 * self.length * len(TENSORS)
 
     def write(self, tensors: dict[str, Tensor]) -> bytes:
-        """The tensors as a safetensors file."""
-        return save({name: tensors[name].detach().reshape(-1).contiguous() for name in TENSORS})
+        """The tensors, of length d each, as a safetensors file: its bytes are put together once."""
+        numbers = [tensors[name].detach().reshape(-1).contiguous().numpy().data for name in _STORED]
+        return b"".join([self.prefix, *numbers])
 
     def read(self, data: Tensor) -> dict[str, Tensor]:
         """The tensors in bytes whose layout was checked, without copying."""
         numbers = data[len(self.prefix) :].view(torch.float32)
-        return dict(zip(sorted(TENSORS), numbers.view(-1, self.length), strict=True))  # in safetensors' own order
+        return dict(zip(_STORED, numbers.view(-1, self.length), strict=True))
 
 
 @dataclass(frozen=True)
@@ -260,11 +261,10 @@ class Assembly:
         self._expected, self._header = expected, header
         self._buffer = torch.empty(header.size, dtype=torch.uint8)
         self._data = self._buffer.numpy().data
-        self._filled, self._hash = 0, hashlib.sha256()
-        self._digesting: Awaitable[None] | None = None
+        self._filled, self._hash = 0, blake3()
 
-    async def add(self, chunk: bytes) -> None:
-        """Take the next piece; a long one is digested in another thread while the one after it is on its way."""
+    def add(self, chunk: bytes) -> None:
+        """Take the next piece, and digest it while it is in the processor's cache."""
         end = self._filled + len(chunk)
         if end > len(self._data):
             raise RejectedError(Reject.SIZE, "more bytes than announced")
@@ -272,21 +272,11 @@ class Assembly:
         self._data[self._filled : end] = chunk
         if self._filled < len(prefix) and self._data[: min(end, len(prefix))] != prefix[: min(end, len(prefix))]:
             raise RejectedError(Reject.LAYOUT, "other tensors, dtypes or shapes")
-        await self._digested()
-        if len(chunk) >= _LONG:
-            self._digesting = asyncio.get_running_loop().run_in_executor(None, self._hash.update, chunk)
-        else:
-            self._hash.update(chunk)
+        self._hash.update(chunk)
         self._filled = end
 
-    async def _digested(self) -> None:
-        if self._digesting is not None:
-            await self._digesting
-            self._digesting = None
-
-    async def finish(self) -> Message:
+    def finish(self) -> Message:
         """The message, once all of it is here and right."""
-        await self._digested()
         if self._filled != len(self._data):
             raise RejectedError(Reject.SIZE, f"{self._filled} bytes of {len(self._data)}")
         if self._hash.hexdigest() != self._header.digest:
@@ -306,5 +296,5 @@ class Assembly:
 
 
 def digest_of(payload: bytes) -> str:
-    """SHA-256 of a message's tensors."""
-    return hashlib.sha256(payload).hexdigest()
+    """BLAKE3 of a message's tensors: as hard to forge as SHA-256, and several times as fast on any processor."""
+    return blake3(payload).hexdigest()

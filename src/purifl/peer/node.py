@@ -207,6 +207,10 @@ class Node:
 
     async def leave(self) -> None:
         """Say goodbye: neighbours forget what this peer contributed and do not wait for it."""
+        with self.store.alone():
+            await self._leave()
+
+    async def _leave(self) -> None:
         saved = self.store.load()
         round_ = int(saved["round"]) if saved is not None else 0
         header = self._header(round_, kind="leave", size=0, digest=digest_of(b""), scalars={})

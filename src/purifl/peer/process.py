@@ -32,7 +32,7 @@ def run_peer(config: Path, leave: bool = False) -> None:
 def settle_in() -> None:
     """One thread for what a peer does beside its training, and memory that is kept for the next round."""
     torch.set_num_threads(1)
-    keep_memory()
+    keep_memory(for_all_threads=True)
 
 
 def log_lines() -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from purifl.errors import PeerError
 from purifl.experiment import Experiment
+from purifl.locks import held
 from purifl.metrics import Row
 from purifl.peer.config import PeerConfig
+from purifl.peer.turns import by_turns, end_turns, write_over
 from purifl.runs import Result, RunFolder
 from purifl.state import State
 
 WriteError = (OSError, SafetensorError)
-_PATIENCE = 2.0  # seconds, for one that is just ending
 
 
 class Store:
@@ -29,19 +27,9 @@ class Store:
             self.folder = RunFolder.create(config.folder, experiment)
         self._done, self._torn = 0, False
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Within it no other process can run the same peer; the system lets go of the lock however this one ends."""
-        path = self.folder.path
-        lock = FileLock(path.with_name(path.name + ".lock"))
-        try:
-            lock.acquire(timeout=_PATIENCE)
-        except Timeout:
-            raise PeerError(f"folder: {path} is in use: this peer is already running") from None
-        try:
-            yield
-        finally:
-            lock.release()
+        return held(self.folder.path)
 
     def load(self) -> State | None:
         """The state after the last round that was finished; rows of later ones are dropped."""
@@ -57,11 +45,13 @@ class Store:
             self.folder.rewind(self._done)
         self._torn = True
         self.folder.append(rows, events)
-        self.folder.save(state, self.experiment, self._seconds + seconds)
+        with by_turns(self.folder.checkpoint):
+            self.folder.save(state, self.experiment, self._seconds + seconds, write_over)
         self._done, self._torn = int(state["round"]), False
 
     def finish(self, trust: list[Row], histogram: list[int], seconds: float) -> None:
         """All rounds are done."""
+        end_turns(self.folder.checkpoint)
         rows, events = self.folder.rows("metrics.jsonl"), self.folder.rows("events.jsonl")
         self.folder.finish(
             Result(
