@@ -196,9 +196,9 @@ class Scene:
             said = json.loads(header)
             if said["round"] in DISTURBED and said["round"] not in done:
                 done.add(said["round"])
-                header, payload = damage(said, bytearray(payload))
-                header = json.dumps(header).encode()
-            return frames(header, bytes(payload))
+                header, damaged_payload = damage(said, bytearray(b"".join(payload)))
+                header, payload = json.dumps(header).encode(), (bytes(damaged_payload),)
+            return frames(header, payload)
 
         link.frames = damaged
 
@@ -264,7 +264,8 @@ class Scene:
         mail._timeout = 0.3
 
         async def drops(size):
-            header, payload = self.nodes[3].exchange.outgoing.to[0]
+            header, pieces = self.nodes[3].exchange.outgoing.to[0]
+            payload = b"".join(pieces)
             yield json.dumps(json.loads(header) | {"round": mail.open + 1}).encode()
             for k in range(size):
                 yield payload[k : k + 1]
@@ -329,7 +330,7 @@ def _numbers(value):
     def put(header, payload):
         length = len(payload) // 8 - 100
         payload[-4 * length : -4 * length + 4] = torch.tensor([value]).numpy().tobytes()
-        return header | {"digest": digest_of(bytes(payload))}, payload
+        return header | {"digest": digest_of([payload])}, payload
 
     return put
 
@@ -337,12 +338,12 @@ def _numbers(value):
 def _other_shape(header, payload):
     length = bytes(payload).split(b'"shape":[')[1].split(b"]")[0]
     payload = bytes(payload).replace(b"[" + length + b"]", b"[" + str(int(length) + 1).encode() + b"]", 1)
-    return header | {"digest": digest_of(payload)}, payload
+    return header | {"digest": digest_of([payload])}, payload
 
 
 def _other_size(header, payload):
-    payload = Layout.of(7).write({"theta": torch.zeros(7), "gamma": torch.zeros(7)})
-    return header | {"digest": digest_of(payload), "size": len(payload)}, payload
+    payload = b"".join(Layout.of(7).write({"theta": torch.zeros(7), "gamma": torch.zeros(7)}))
+    return header | {"digest": digest_of([payload]), "size": len(payload)}, payload
 
 
 _DAMAGES = {

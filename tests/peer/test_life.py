@@ -200,7 +200,7 @@ def test_the_largest_message_that_is_let_in_leaves_trust_and_gamma_finite(tmp_pa
     for _ in range(3):
         heard = {k: SimpleNamespace(header=header, tensors={"theta": theta, "gamma": x}) for k, x in said.items()}
         one.me.step(heard)
-        row, _ = one.measure.read(one.me, one.me.cut, heard, {})
+        row, _ = one.measure.read(one.me, one.me.cut, {})
         json.dumps(row, allow_nan=False)
     assert one.me.trust.isfinite().all()
     assert one.me.gamma.isfinite().all()

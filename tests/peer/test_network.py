@@ -224,8 +224,10 @@ def test_numbers_that_are_not_finite_are_null_in_the_records(tmp_path, monkeypat
     network = federation(tmp_path, clients=2, rounds=1, eval_every=1)
     nodes = [node(network, peer) for peer in network.peers]
     play(run_all(nodes))
-    huge = SimpleNamespace(tensors={"gamma": torch.full_like(nodes[0].me.gamma[0], 3e38)})
-    assert nodes[0].measure.read(nodes[0].me, nodes[0].me.cut, {1: huge}, {})[0]["distance"] == {"1": None}
+    huge = torch.full_like(nodes[0].me.theta[0], 3e38)
+    header = SimpleNamespace(scalars={"trust": 0.5})
+    nodes[0].me.step({1: SimpleNamespace(header=header, tensors={"theta": huge, "gamma": huge})})
+    assert nodes[0].measure.read(nodes[0].me, nodes[0].me.cut, {})[0]["distance"] == {"1": None}
     monkeypatch.setattr("purifl.peer.collect._last", lambda *_: {"tracking_error": math.nan})
     assert collect(network).final["tracking_error"] is None
     assert RunFolder(network.path / "run").result().final["tracking_error"] is None

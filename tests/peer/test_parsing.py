@@ -26,13 +26,13 @@ LENGTH = 37
 LAYOUT = Layout.of(LENGTH)
 EXPECTED = Expected("digits", "abc", LAYOUT, 0.1)
 TENSORS = {"theta": torch.arange(LENGTH) / 7, "gamma": -torch.arange(LENGTH) / 3}
-PAYLOAD = LAYOUT.write(TENSORS)
+PAYLOAD = b"".join(LAYOUT.write(TENSORS))
 
 
 def header(**changes):
     fields = {
         "federation": "digits", "experiment": "abc", "round": 5, "sender": 3, "boot": "0" * 16, "size": len(PAYLOAD),
-        "digest": digest_of(PAYLOAD), "scalars": {"trust": 0.25}, "since": 1, "counted": (2, 3, 4),
+        "digest": digest_of([PAYLOAD]), "scalars": {"trust": 0.25}, "since": 1, "counted": (2, 3, 4),
     }  # fmt: skip
     return Header(**(fields | changes))
 
@@ -57,17 +57,17 @@ def test_a_message_comes_out_as_it_went_in(size):
 
 
 def with_number(value):
-    return LAYOUT.write(TENSORS | {"gamma": TENSORS["gamma"].index_fill(0, torch.tensor([4]), value)})
+    return b"".join(LAYOUT.write(TENSORS | {"gamma": TENSORS["gamma"].index_fill(0, torch.tensor([4]), value)}))
 
 
 def of(payload, **changes):
-    return [header(digest=digest_of(payload), size=len(payload), **changes).frame(), payload]
+    return [header(digest=digest_of([payload]), size=len(payload), **changes).frame(), payload]
 
 
 OTHER_NAMES = PAYLOAD.replace(b"gamma", b"theta", 1)
 OTHER_DTYPE = PAYLOAD.replace(b"F32", b"I32", 1)
-LARGER = Layout.of(LENGTH + 1).write({name: torch.zeros(LENGTH + 1) for name in TENSORS})
-HUGE = LAYOUT.write({"theta": torch.full((LENGTH,), 3.3e38), "gamma": torch.full((LENGTH,), -3.3e38)})
+LARGER = b"".join(Layout.of(LENGTH + 1).write({name: torch.zeros(LENGTH + 1) for name in TENSORS}))
+HUGE = b"".join(LAYOUT.write({"theta": torch.full((LENGTH,), 3.3e38), "gamma": torch.full((LENGTH,), -3.3e38)}))
 
 BAD = {
     "not JSON": (Reject.HEADER, [b"\x80\x04pickle", PAYLOAD]),

@@ -13,7 +13,7 @@ from purifl.peer.config import PeerConfig
 from purifl.peer.deadline import Pace
 from purifl.peer.journal import Journal
 from purifl.peer.mailbox import Mailbox
-from purifl.peer.messages import Answer, Message
+from purifl.peer.messages import Answer, Message, Payload
 from purifl.peer.transport import Identity, Link, LinkError
 
 RETRY = 0.05
@@ -26,7 +26,7 @@ class Outgoing:
     """What a peer says in a round: to each neighbour a header and the tensors."""
 
     round: int
-    to: dict[int, tuple[bytes, bytes]]
+    to: dict[int, tuple[bytes, Payload]]
 
 
 class Exchange:
@@ -171,7 +171,7 @@ class Exchange:
         self._mail.saw(peer, answer.round)
         self._answering.add(peer)
         if answer.status == "held":
-            self._journal.count_sent(peer, len(header) + len(payload))
+            self._journal.count_sent(peer, len(header) + sum(map(len, payload)))
         return answer
 
     def _send_again(self, peer: int) -> None:

@@ -176,7 +176,7 @@ class Pins:
 
     def __init__(self, files: dict[int, Path], revoked: Path) -> None:
         self._files, self._revoked_file = files, revoked
-        self._by_peer = {peer: read_certificates(path, f"neighbours.{peer}") for peer, path in files.items()}
+        self._by_peer = {peer: _read_pins(path, peer) for peer, path in files.items()}
         self._stamps = {path: _stamp(path) for path in (*files.values(), revoked)}
         self.revoked = _fingerprints(revoked) if self._stamps[revoked] is not None else frozenset()
         self._owner = self._owners()
@@ -189,7 +189,7 @@ class Pins:
             if stamp == self._stamps[path]:
                 continue
             with suppress(ConfigError):
-                self._by_peer[peer] = read_certificates(path, f"neighbours.{peer}") if stamp is not None else []
+                self._by_peer[peer] = _read_pins(path, peer) if stamp is not None else {}
                 self._stamps[path], changed = stamp, True
                 if stamp is None:
                     _warn("neighbour unpinned", neighbour=peer, reason=f"{path} is gone")
@@ -210,11 +210,11 @@ class Pins:
         return True
 
     def _owners(self) -> dict[str, int]:
-        return {fingerprint(each): peer for peer, found in self._by_peer.items() for each in found}
+        return {each: peer for peer, found in self._by_peer.items() for each in found}
 
     def of(self, peer: int) -> Sequence[x509.Certificate]:
         """The certificates pinned for a neighbour that are not revoked."""
-        return [each for each in self._by_peer[peer] if fingerprint(each) not in self.revoked]
+        return [certificate for each, certificate in self._by_peer[peer].items() if each not in self.revoked]
 
     def owner(self, certificate: x509.Certificate) -> int | None:
         """The neighbour for whom exactly this certificate is pinned, whatever it says of itself."""
@@ -223,6 +223,11 @@ class Pins:
     def is_revoked(self, certificate: x509.Certificate) -> bool:
         """Whether the certificate is on the list of those refused."""
         return fingerprint(certificate) in self.revoked
+
+
+def _read_pins(path: Path, peer: int) -> dict[str, x509.Certificate]:
+    """A neighbour's certificates, by fingerprint."""
+    return {fingerprint(each): each for each in read_certificates(path, f"neighbours.{peer}")}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

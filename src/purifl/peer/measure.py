@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from purifl.experiment import Experiment
 from purifl.metrics import Row, Targets, accuracies, fetched
-from purifl.peer.messages import Message
 from purifl.peer.participant import Participant
 from purifl.simulation import finite
 
@@ -34,9 +32,7 @@ class Measure:
     def __init__(self, experiment: Experiment, targets: Targets, histogram: list[int]) -> None:
         self._experiment, self._targets, self.histogram = experiment, targets, histogram
 
-    def read(
-        self, me: Participant, before: Tensor, messages: Mapping[int, Message], seconds: dict[str, float]
-    ) -> tuple[Row, list[Row]]:
+    def read(self, me: Participant, before: Tensor, seconds: dict[str, float]) -> tuple[Row, list[Row]]:
         """The row of the round just done, and an event for each neighbour that was cut or taken up again."""
         every = self._experiment.eval_every
         assert every is not None  # filled in by the experiment
@@ -48,11 +44,9 @@ class Measure:
         else:
             for key in _KEYS[:5]:
                 del row[key]
-        gamma = me.gamma[0].cpu()
-        row["gamma_norm"] = float(gamma.norm())
-        apart = {str(j): float((m.tensors["gamma"] - gamma).norm()) for j, m in messages.items()}
-        row["distance"] = finite(apart)  # of finite numbers, and yet perhaps too large for one
-        row["counted"] = sorted(messages)
+        row["gamma_norm"] = float(me.gamma.norm())
+        row["distance"] = finite({str(j): apart for j, apart in me.apart.items()})  # it may be too large for a float32
+        row["counted"] = sorted(me.apart)
         row["trust"] = [me.trust_in(j) for j in sorted(me.seat.neighbours)]
         row["cut"] = [j for j in me.seat.neighbours if me.has_cut(j)]
         return finite(row), self._events(me, before)

@@ -24,7 +24,7 @@ from purifl.peer.identity import SOON
 from purifl.peer.journal import Journal
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.measure import Measure
-from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Reject, digest_of
+from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
 from purifl.peer.participant import Participant, Seat, participant
 from purifl.peer.store import Store, WriteError
 from purifl.peer.transport import Identity, LinkError, Server
@@ -128,7 +128,7 @@ class Node:
             self.me.step({})
             self._restart_edges()
             self.journal.note("neighbourhood changed", neighbours=self.neighbours, round=self.me.round)
-            row, _ = self.measure.read(self.me, self.me.cut, {}, {})
+            row, _ = self.measure.read(self.me, self.me.cut, {})
             self.store.commit([row | {"absent": True}], [], self._state(), self._seconds)
         self.mail.move(self.me.round)
 
@@ -145,7 +145,7 @@ class Node:
         await self._compute(lambda: self._take(held, messages))
         self.exchange.hurry = time.monotonic() - listened
         seconds = {"exchange": listened - began, "compute": self.exchange.hurry}
-        row, events = await self._compute(lambda: self.measure.read(self.me, before, messages, seconds))
+        row, events = await self._compute(lambda: self.measure.read(self.me, before, seconds))
         await self._keep([row], events)
         self.exchange.judge(round_, messages)
         self._publish(messages, time.monotonic() - began)
@@ -213,10 +213,10 @@ class Node:
     async def _leave(self) -> None:
         saved = self.store.load()
         round_ = int(saved["round"]) if saved is not None else 0
-        header = self._header(round_, kind="leave", size=0, digest=digest_of(b""), scalars={})
+        header = self._header(round_, kind="leave", size=0, digest=digest_of(()), scalars={})
         for peer, link in self.exchange.links.items():
             try:
-                await link.push(header.frame(), b"")
+                await link.push(header.frame(), ())
             except LinkError as error:
                 self.journal.note("neighbour not told", logging.WARNING, neighbour=peer, reason=str(error))
         await self.exchange.stop()
@@ -226,7 +226,7 @@ class Node:
     def _speak(self) -> Outgoing:
         """This round's messages, written once for all neighbours that hear the same."""
         round_, layout = self.me.round, self.expected.layout
-        written: dict[int, tuple[bytes, str, str]] = {}
+        written: dict[int, tuple[Payload, str, str]] = {}
         to = {}
         for peer, gamma in self.me.speak(self.mail.all_held(round_)).items():
             if id(gamma) not in written:
@@ -236,7 +236,7 @@ class Node:
             payload, digest, signature = written[id(gamma)]
             edge = self.edges[peer]
             header = self._header(
-                round_, size=len(payload), digest=digest, scalars={"trust": self.me.trust_in(peer)},
+                round_, size=layout.size, digest=digest, scalars={"trust": self.me.trust_in(peer)},
                 since=edge.since, counted=tuple(each for each in edge.counted if each < round_),
                 signature=signature, witnessed=self.witness.statements(peer) if self.witness else (),
             )  # fmt: skip
@@ -278,7 +278,7 @@ class Node:
         self.exchange.forget()
         self.journal.rejoins.inc()
         self.journal.note("rejoined", logging.WARNING, left=left, round=there, models=len(messages))
-        row, _ = await self._compute(lambda: self.measure.read(self.me, self.me.cut, {}, {}))
+        row, _ = await self._compute(lambda: self.measure.read(self.me, self.me.cut, {}))
         away = [self.measure.skipped(each) for each in range(left + 1, there)]
         await self._keep([*away, row | {"absent": True}], [])
 

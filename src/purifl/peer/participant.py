@@ -54,6 +54,9 @@ class Participant(ABC):
     """θ, γ, g and trust of one client, and its part of a round.
 
     Columns are the client and its neighbours, sorted by id, as they are in a simulation.
+
+    Attributes:
+        apart: ‖γ_j − γ_i‖ of each message in the round taken last.
     """
 
     def __init__(self, seat: Seat) -> None:
@@ -78,6 +81,7 @@ class Participant(ABC):
         self.round = 0
         self.theta = self.engine.initial()
         self.gradient, self.gamma = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.apart: dict[int, float] = {}
         self.trust = torch.full((m,), 1 / m, device=self.device)
         self.cut = torch.zeros_like(self.hood.to_self)
 
@@ -128,6 +132,12 @@ class Participant(ABC):
             trust[k], present[k] = message.header.scalars["trust"], True
         return Heard(torch.stack(columns["theta"]), torch.stack(columns["gamma"]), trust, present)
 
+    def _differences(self, heard: Heard, messages: Mapping[int, Message]) -> dict[int, Tensor]:
+        """γ_j − γ_i of each message, after having measured them."""
+        differences = {peer: heard.gamma[self.place[peer]] - heard.gamma[self.own] for peer in messages}
+        self.apart = {peer: float(difference.norm()) for peer, difference in differences.items()}
+        return differences
+
     def take_off(self, peer: int, terms: list[Tensor]) -> None:  # noqa: B027 - only who runs a defence has records
         """Take what past rounds added to the record of an edge off again; γ follows with the next round."""
 
@@ -142,7 +152,7 @@ class Participant(ABC):
 
     def rejoin(self, round_: int, messages: Mapping[int, Message]) -> None:
         """Go on in a later round from the median of the neighbours' models, with empty records."""
-        self.round = round_
+        self.round, self.apart = round_, {}
         models = [message.tensors["theta"] for message in messages.values()]
         self.theta = torch.stack(models).to(self.device).median(0).values[None]
         self.begin_again(messages)
@@ -212,16 +222,14 @@ class Benign(Participant):
         tracked = self.training.algorithm == "dsgt"
         gamma = rows.track(turn, gradient, self.gradient) if tracked else gradient.clone()
         trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
-        terms = {peer: self._term(turn, peer) for peer in messages if not turn.cut[self.place[peer]]}
+        differences = self._differences(heard, messages)
         self.theta, self.gradient, self.gamma = theta, gradient, gamma
         self.trust, self.cut = torch.where(self.exposed, 0, trust), turn.cut.clone()
         self.round += 1
-        return terms
-
-    def _term(self, turn: Turn, peer: int) -> Tensor | None:
-        """w_ij (γ_j − γ_i), where it is recorded."""
-        k, gamma = self.place[peer], turn.heard.gamma
-        return turn.weights[k] * (gamma[k] - gamma[self.own]) if self.exact else None
+        counted = [peer for peer in messages if not turn.cut[self.place[peer]]]
+        return {
+            peer: differences[peer].mul_(turn.weights[self.place[peer]]) if self.exact else None for peer in counted
+        }
 
     def take_off(self, peer: int, terms: list[Tensor]) -> None:
         """d_ij ← d_ij − Σ terms, as a round that hears γ_i − Σ terms from j with weight 1, and trains nothing."""
@@ -295,6 +303,7 @@ class Malicious(Participant):
         """θ ← Σ_j w_ij⁰ (θ_j − λ γ_j) over whom it heard; γ is its gradient."""
         heard = self.heard(messages)
         heard.gamma[self.own] = self.said[0]
+        self._differences(heard, messages)
         models = torch.sub(heard.theta, heard.gamma, alpha=self.step_size)
         models = torch.where(heard.present[:, None], models, torch.nan)
         self.theta = average(self.hood, self.trust, models)

@@ -29,7 +29,7 @@ from cryptography import x509
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.config import PeerConfig
 from purifl.peer.identity import KeyPair, Pins, check_dates, fingerprint, name_of, to_pem
-from purifl.peer.messages import CHUNK, FRAME_LIMIT, HEADER_LIMIT, Answer, Reject, RejectedError
+from purifl.peer.messages import FRAME_LIMIT, HEADER_LIMIT, Answer, Payload, Reject, RejectedError
 
 SERVICE = "purifl.Peer"
 HANDSHAKE_MS = 5000
@@ -251,7 +251,7 @@ class Link:
         self._identity, self.peer, self._address, self._timeout = identity, peer, address, timeout
         self._channel: grpc.aio.Channel | None = None
 
-    async def push(self, header: bytes, payload: bytes) -> Answer:
+    async def push(self, header: bytes, payload: Payload) -> Answer:
         """Send a message; what the neighbour says to it."""
         if len(header) > HEADER_LIMIT:
             raise LinkError(f"a header of {len(header)} bytes would be refused")
@@ -265,11 +265,10 @@ class Link:
         except RejectedError as error:
             raise LinkError(f"an answer that is none: {error}") from None
 
-    def frames(self, header: bytes, payload: bytes) -> Iterator[bytes]:
-        """A message in pieces."""
+    def frames(self, header: bytes, payload: Payload) -> Iterator[bytes]:
+        """A message as it is sent."""
         yield header
-        for start in range(0, len(payload), CHUNK):
-            yield payload[start : start + CHUNK]
+        yield from payload
 
     async def close(self) -> None:
         """Hang up; the next message dials again, with the certificates as they are then."""
