@@ -190,10 +190,7 @@ class Neighbourhood:
         of 1e-4 of the vectors' lengths is then right to 1e-5 of itself. What is below the rounding of such a product
         counts as 0, so that equal vectors have no distance.
         """
-        if len(self.own) == 1:
-            lengths = self._distances_to_one(x)
-        else:
-            lengths = self._distances_by_products(x) if self._by_products(x) else self._distances_by_edges(x)
+        lengths = self._distances_by_products(x) if self._by_products(x) else self._distances_by_edges(x)
         return torch.where(lengths.isnan(), torch.inf, lengths)
 
     def dots(self, x: Tensor) -> Tensor:
@@ -228,14 +225,6 @@ class Neighbourhood:
         both = squares[self.listeners] + squares[self.cols]
         between = both - 2 * dots
         return between.masked_fill(between < _NOISE * both, 0).sqrt()
-
-    def _distances_to_one(self, x: Tensor) -> Tensor:
-        """Of a single row: what is compared with all the others is read once, and the differences stay in cache."""
-        own, squares = x[self.own_cols[0]], torch.zeros(self.columns, dtype=torch.float64, device=x.device)
-        for part in chunks(x.shape[1], 4 * len(x)):
-            apart = (x[:, part] - own[part]).double()
-            squares += torch.linalg.vecdot(apart, apart)
-        return squares.sqrt()[self.cols]
 
     def _distances_by_edges(self, x: Tensor) -> Tensor:
         parts = (differences(x, self.cols[e], self.listeners[e]) for e in chunks(len(self.rows), x.shape[1]))
