@@ -67,6 +67,36 @@ def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tm
         assert imbalance(network) > 1e-3
 
 
+def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(tmp_path):
+    network = federation(tmp_path, {"least": 0.1, "most": 20.0}, clients=3, rounds=4, eval_every=4)
+    nodes = [node(network, peer) for peer in network.peers]
+
+    def through(one, other, change):
+        link = nodes[one].exchange.links[other]
+        push = link.push
+        link.push = lambda header, payload: change(json.loads(header)["round"], lambda: push(header, payload))
+
+    async def without_receipt(round_, push):
+        if round_ == 4:
+            await asyncio.sleep(0.7)
+        answer = await push()
+        if round_ == 3:
+            raise LinkError("the receipt was lost")
+        return answer
+
+    async def late(round_, push):
+        if round_ == 4:
+            await asyncio.sleep(0.7)
+        return await push()
+
+    through(1, 0, without_receipt)
+    through(0, 1, late)
+    play(run_all(nodes))
+    assert nodes[0].edges[1].counted == nodes[1].edges[0].counted == [0, 1, 2]
+    assert nodes[0].journal.repaired[1] == 1
+    assert imbalance(network) < 1e-6
+
+
 def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_path, undisturbed):
     network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
 

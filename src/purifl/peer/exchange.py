@@ -41,7 +41,7 @@ class Exchange:
         receipts: Who has it, and since when.
         cut: Neighbours that are not listened to. They are heard on, but what they keep this peer waiting has an end.
         hurry: Seconds that one's own part of a round takes, which a neighbour gets at least; None after the last
-            round, when whoever answers is waited for.
+            round, when whoever was there lately is waited for as long as can be.
     """
 
     def __init__(self, config: PeerConfig, identity: Identity, mail: Mailbox, journal: Journal) -> None:
@@ -122,8 +122,8 @@ class Exchange:
         answers, patience, own = peer in self._answering, self._config.patience, self.hurry or 0.0
         if peer in self.cut:  # nothing but its probation depends on it
             return min(self.pace[peer].deadline(own), max(patience.least, own), patience.most - self._waited[peer])
-        if self.hurry is None and answers:
-            return patience.most
+        if self.hurry is None:  # the last chance to agree: whoever is not away may still be computing
+            return 0.0 if self.pace[peer].down and not answers else patience.most
         return self.pace[peer].deadline(own, answers)
 
     def judge(self, round_: int, counted: dict[int, Message]) -> None:
