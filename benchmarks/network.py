@@ -94,8 +94,9 @@ def throughput(args, folder):
 async def _throughput(args, folder):
     import grpc
 
+    from purifl.peer.links import Link
     from purifl.peer.messages import CHUNK, Expected, Header, Layout, digest_of
-    from purifl.peer.transport import Identity, Link, Server, name_of
+    from purifl.peer.transport import Identity, Server, name_of
 
     network = federation(folder, Experiment(clients=2))
     layout = Layout.of(args.parameters)

@@ -430,7 +430,7 @@ def _needs_peer_extra() -> None:
 
     from purifl.errors import PeerError
 
-    missing = [name for name in ("grpc", "cryptography", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("blake3", "grpc", "cryptography", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise PeerError(f"peers need {', '.join(missing)}; install them with: pip install 'purifl[peer]'")
 

@@ -15,8 +15,9 @@ import torch
 from federations import node, reached
 
 from purifl.peer.identity import KeyPair, new_authority, new_peer
+from purifl.peer.links import LinkError
 from purifl.peer.messages import Layout, Reject, digest_of
-from purifl.peer.transport import SERVICE, LinkError, name_of
+from purifl.peer.transport import SERVICE, name_of
 
 
 class Lost(Enum):

@@ -12,9 +12,9 @@ from federations import federation, node, play, reached, run_all, stored
 
 from purifl.errors import PeerError
 from purifl.peer.edges import Edge, Repair
+from purifl.peer.links import LinkError
 from purifl.peer.messages import LARGEST
 from purifl.peer.network import Network, edit_config, free_hosts
-from purifl.peer.transport import LinkError
 from purifl.randomness import stream
 
 

@@ -11,7 +11,8 @@ from federations import federation, node, play
 
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.identity import check_dates, new_authority, new_peer
-from purifl.peer.transport import SERVICE, STREAMS, Identity, Link, LinkError, Server, dial, refuses_tls12
+from purifl.peer.links import Link, LinkError, dial
+from purifl.peer.transport import SERVICE, STREAMS, Identity, Server, refuses_tls12
 
 
 def served(network, check):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from purifl.peer.config import PeerConfig
 from purifl.peer.deadline import Pace
 from purifl.peer.journal import Journal
+from purifl.peer.links import Link, LinkError
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.messages import Answer, Message, Payload
-from purifl.peer.transport import Identity, Link, LinkError
+from purifl.peer.transport import Identity
 
 RETRY = 0.05
 ATTEMPTS = 3
@@ -148,8 +149,10 @@ class Exchange:
             try:
                 answer = await self._push(peer, outgoing)
             except LinkError as error:
+                self._journal.count_unreached(peer, error.reason.value)
                 if str(error) != problem:
-                    self._journal.note("not reached", logging.WARNING, neighbour=peer, reason=str(error))
+                    why = {"reason": error.reason.value, "detail": str(error)}
+                    self._journal.note("not reached", logging.WARNING, neighbour=peer, **why)
                 problem = str(error)
             else:
                 if answer.status in {"held", "ahead"}:

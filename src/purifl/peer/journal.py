@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import Counter as Tally
 from datetime import UTC, datetime
@@ -44,7 +45,8 @@ class Journal:
         self.peer, self.rejected = peer, Tally[str]()
         self.sent, self.received = Tally[int](), Tally[int]()
         self.missed, self.repaired = Tally[int](), Tally[int]()
-        self._logged: dict[Reject, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
+        self._lock = threading.Lock()
         self.registry = CollectorRegistry()
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -66,6 +68,7 @@ class Journal:
         self._missed = counter("missed_rounds", "Rounds taken without a neighbour", "neighbour")
         self._repaired = counter("repaired_rounds", "Rounds put right with a neighbour afterwards", "neighbour")
         self._rejected = counter("rejected", "Messages and callers turned away", "reason")
+        self._unreached = counter("unreached", "Attempts to send that failed", "neighbour", "reason")
         self.rejoins = counter("rejoins", "Times this peer lost the others and went on from their models")
         for reason in Reject:
             self._rejected.labels(reason.value)
@@ -87,17 +90,32 @@ class Journal:
 
     def reject(self, reason: Reject, detail: str, neighbour: int | None = None) -> None:
         """Something was dropped: all of it is counted, and a few lines a minute are logged for each reason."""
-        self.rejected[reason.value] += 1
+        with self._lock:  # gRPC's refusals are overheard in a thread of their own
+            self.rejected[reason.value] += 1
         self._rejected.labels(reason.value).inc()
-        now = time.monotonic()
-        began, lines = self._logged.get(reason, (now, 0))
-        began, lines = (now, 0) if now - began >= _MINUTE else (began, lines)
-        self._logged[reason] = began, lines + 1
-        if lines < LINES:
+        if self._seldom(reason.value):
             count = self.rejected[reason.value]
             self.note(
                 "rejected", logging.WARNING, reason=reason.value, detail=detail, neighbour=neighbour, so_far=count
             )
+
+    def quote(self, line: str) -> None:
+        """Log a few lines a minute of what a library has to say."""
+        if self._seldom("gRPC"):
+            self.note("gRPC", logging.WARNING, detail=line[:500])
+
+    def _seldom(self, what: str) -> bool:
+        """Whether fewer lines than allowed were logged about something within this minute."""
+        now = time.monotonic()
+        with self._lock:
+            began, lines = self._logged.get(what, (now, 0))
+            began, lines = (now, 0) if now - began >= _MINUTE else (began, lines)
+            self._logged[what] = began, lines + 1
+        return lines < LINES
+
+    def count_unreached(self, neighbour: int, reason: str) -> None:
+        """A message did not get there."""
+        self._unreached.labels(neighbour, reason).inc()
 
     def count_sent(self, neighbour: int, size: int) -> None:
         """Bytes went out."""

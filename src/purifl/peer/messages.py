@@ -54,8 +54,10 @@ class Reject(StrEnum):
     """Why something from the network was dropped."""
 
     CERTIFICATE = "certificate"  # no neighbour's
+    EXPIRED = "expired"
     REVOKED = "revoked"
     PROTOCOL = "protocol"  # not TLS 1.3
+    HANDSHAKE = "handshake"  # TLS was not agreed upon for another reason
     HEADER = "header"
     VERSION = "version"
     SENDER = "sender"  # not whom the certificate names

@@ -22,12 +22,14 @@ from purifl.peer.edges import Edge, edges_from, edges_state
 from purifl.peer.exchange import RETRY, Exchange, Outgoing
 from purifl.peer.identity import SOON
 from purifl.peer.journal import Journal
+from purifl.peer.links import LinkError
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.measure import Measure
 from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
+from purifl.peer.overheard import refusal
 from purifl.peer.participant import Participant, Seat, participant
 from purifl.peer.store import Store, WriteError
-from purifl.peer.transport import Identity, LinkError, Server
+from purifl.peer.transport import Identity, Server
 from purifl.peer.witness import Witness
 
 T = TypeVar("T")
@@ -77,6 +79,14 @@ class Node:
     def refused(self, reason: Reject, detail: str) -> None:
         """Somebody was not let in."""
         self.journal.reject(reason, detail)
+
+    def overheard(self, line: str) -> None:
+        """Something that gRPC itself says; before the server is open it is about this peer's own trial of it."""
+        found = refusal(line)
+        if found is None:
+            self.journal.quote(line)
+        elif self.server.open:
+            self.refused(*found)
 
     def status(self, peer: int) -> bytes:
         """To this peer's own certificate everything, to a neighbour the round alone."""

@@ -19,6 +19,7 @@ from purifl.engines.pool import keep_memory
 from purifl.errors import PuriflError
 from purifl.peer.config import PeerConfig
 from purifl.peer.journal import JsonLines
+from purifl.peer.overheard import overhearing
 from purifl.peer.setup import node_for
 
 
@@ -26,7 +27,12 @@ def run_peer(config: Path, leave: bool = False) -> None:
     """Run one peer until its rounds are done, or have it say goodbye; SIGTERM ends it as the end of a round would."""
     settle_in()
     node = node_for(PeerConfig.read(config))
-    asyncio.run(node.leave() if leave else node.run())
+    try:
+        with overhearing(node.overheard):
+            log_lines()
+            asyncio.run(node.leave() if leave else node.run())
+    finally:
+        log_lines()
 
 
 def settle_in() -> None:
@@ -57,7 +63,7 @@ def _main(config: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     file = Path(config).with_name("peer.log")
     with file.open("a") as out:
-        os.dup2(out.fileno(), sys.stderr.fileno())  # what gRPC itself has to say
+        os.dup2(out.fileno(), sys.stderr.fileno())  # tracebacks, too
     log_lines()
     try:
         run_peer(Path(config))

@@ -1,26 +1,21 @@
 """gRPC over mutual TLS 1.3: who may connect, and how little of anything they may use.
 
 Handlers take and return raw bytes, since messages have a format of their own (:mod:`purifl.peer.messages`): there is no
-code to generate. gRPC's Python interface has no setting for the lowest TLS version. It speaks 1.2 and 1.3, and the
-environment variable below chooses the cipher suites of 1.2 alone: the one named here needs a pre-shared key, which
-nobody has, so that 1.2 cannot be agreed upon. That this works is tried on the running server before any neighbour is
-let in (:func:`refuses_tls12`), and the version of each connection is looked at again.
+code to generate. That TLS 1.2 cannot be agreed upon, for which :mod:`purifl.peer` sees, is tried on the running server
+before any neighbour is let in (:func:`refuses_tls12`), and the version of each connection is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
-
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
 
 import grpc
 import grpc.aio
@@ -28,8 +23,8 @@ from cryptography import x509
 
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.config import PeerConfig
-from purifl.peer.identity import KeyPair, Pins, check_dates, fingerprint, name_of, to_pem
-from purifl.peer.messages import FRAME_LIMIT, HEADER_LIMIT, Answer, Payload, Reject, RejectedError
+from purifl.peer.identity import KeyPair, Pins, check_dates, fingerprint
+from purifl.peer.messages import FRAME_LIMIT, Answer, Reject, RejectedError
 
 SERVICE = "purifl.Peer"
 HANDSHAKE_MS = 5000
@@ -104,12 +99,17 @@ class Service(Protocol):
 
 
 class Server(grpc.GenericRpcHandler):
-    """Listens for neighbours."""
+    """Listens for neighbours.
+
+    Attributes:
+        open: Whether it does, and is known to refuse TLS 1.2.
+    """
 
     def __init__(self, identity: Identity, service: Service) -> None:
         self._identity, self._service = identity, service
+        self.open = False
         self._server: grpc.aio.Server | None = None
-        self._open = Counter[int]()
+        self._calls = Counter[int]()
         self._served, self._fetching = identity.pair.certificate, threading.Lock()
 
     async def start(self) -> int:
@@ -128,6 +128,7 @@ class Server(grpc.GenericRpcHandler):
         if not await asyncio.to_thread(refuses_tls12, reachable.strip("[]"), port, config.certificate, config.key):
             await self.stop()
             raise PeerError("this build of gRPC accepts TLS 1.2 whatever it is told; a peer speaks TLS 1.3 only")
+        self.open = True
         return port
 
     async def stop(self) -> None:
@@ -179,14 +180,14 @@ class Server(grpc.GenericRpcHandler):
 
     async def _push(self, frames: AsyncIterator[bytes], context: Any) -> bytes:  # noqa: ANN401
         peer = await self._admit(context)
-        if self._open[peer] >= STREAMS:
+        if self._calls[peer] >= STREAMS:
             self._service.refused(Reject.BUSY, f"peer {peer} has {STREAMS} calls open")
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} calls are open already")
-        self._open[peer] += 1
+        self._calls[peer] += 1
         try:
             return (await self._service.push(peer, frames)).frame()
         finally:
-            self._open[peer] -= 1
+            self._calls[peer] -= 1
 
     async def _status(self, _: AsyncIterator[bytes], context: Any) -> bytes:  # noqa: ANN401
         return self._service.status(await self._admit(context))
@@ -206,100 +207,20 @@ class Server(grpc.GenericRpcHandler):
 
 def refuses_tls12(host: str, port: int, certificate: Path, key: Path) -> bool:
     """Whether a server turns away a client that has the right certificate and speaks nothing newer than TLS 1.2."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(certificate, key)
     try:
-        with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain):
+        with tls_socket(host, port, certificate, key, ssl.TLSVersion.TLSv1_2):
             return False
     except (ssl.SSLError, ConnectionError):
         return True
 
 
-class LinkError(Exception):
-    """A neighbour could not be reached, or not in time."""
-
-
-def dial(identity: Identity, peer: int, address: str, pins: list[x509.Certificate]) -> grpc.aio.Channel:
-    """A channel to a peer at whose end one of these very certificates must be."""
-    if not pins:
-        raise LinkError(f"no certificate of peer {peer} is left to accept: revoked, or its file is gone")
-    pair = identity.pair
-    roots = b"".join(to_pem(each) for each in pins)
-    credentials = grpc.ssl_channel_credentials(roots, pair.key_pem, pair.pem)
-    return grpc.aio.secure_channel(
-        address,
-        credentials,
-        options=[
-            ("grpc.ssl_target_name_override", name_of(identity.config.federation, peer)),
-            ("grpc.max_receive_message_length", 1 << 20),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.enable_retries", 0),
-            ("grpc.use_local_subchannel_pool", 1),
-        ],
-    )
-
-
-class Link:
-    """The way to one neighbour."""
-
-    def __init__(self, identity: Identity, peer: int, address: str, timeout: float) -> None:
-        self._identity, self.peer, self._address, self._timeout = identity, peer, address, timeout
-        self._channel: grpc.aio.Channel | None = None
-
-    async def push(self, header: bytes, payload: Payload) -> Answer:
-        """Send a message; what the neighbour says to it."""
-        if len(header) > HEADER_LIMIT:
-            raise LinkError(f"a header of {len(header)} bytes would be refused")
-        if self._channel is None:
-            self._channel = dial(self._identity, self.peer, self._address, list(self._identity.pins.of(self.peer)))
-        call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = self._channel.stream_unary(f"/{SERVICE}/Push")
-        try:
-            return Answer.read(await call(self.frames(header, payload), timeout=self._timeout))
-        except grpc.aio.AioRpcError as error:
-            raise LinkError(explain(error, self._identity)) from None
-        except RejectedError as error:
-            raise LinkError(f"an answer that is none: {error}") from None
-
-    def frames(self, header: bytes, payload: Payload) -> Iterator[bytes]:
-        """A message as it is sent."""
-        yield header
-        yield from payload
-
-    async def close(self) -> None:
-        """Hang up; the next message dials again, with the certificates as they are then."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
-
-
-def explain(error: grpc.aio.AioRpcError, identity: Identity) -> str:
-    """A failed call in words that an operator can act on."""
-    details = error.details() or ""
-    try:
-        check_dates(identity.pair.certificate, "certificate")
-    except ConfigError as reason:
-        return f"this peer's {reason}"
-    if "certificate has expired" in details:
-        return "its certificate has expired; it needs a new one (purifl network renew)"
-    if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "its certificate is not the one pinned here; has it a new one that was not sent?"
-    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
-        return f"it does not accept this peer: {details}"
-    return f"{error.code().name.lower()}: {details}"[:300]
-
-
-async def ask(identity: Identity, peer: int, address: str, certificates: list[x509.Certificate]) -> bytes:
-    """A peer's status."""
-    channel = dial(identity, peer, address, certificates)
-    call: Callable[..., Awaitable[bytes]] = channel.unary_unary(f"/{SERVICE}/Status")
-    try:
-        return await call(b"", timeout=5)
-    except grpc.aio.AioRpcError as error:
-        raise LinkError(explain(error, identity)) from None
-    finally:
-        await channel.close()
+@contextmanager
+def tls_socket(host: str, port: int, certificate: Path, key: Path, version: ssl.TLSVersion) -> Iterator[ssl.SSLSocket]:
+    """A connection as gRPC makes them, whoever is at its other end: for finding out, and for nothing to be sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(certificate, key)
+    with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain) as safe:
+        yield safe

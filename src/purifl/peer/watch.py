@@ -18,9 +18,10 @@ from purifl.errors import ConfigError, PeerError
 from purifl.metrics import Row
 from purifl.peer.config import PeerConfig
 from purifl.peer.identity import Pins
+from purifl.peer.links import LinkError, ask
 from purifl.peer.network import Network
 from purifl.peer.process import spawn, stopped_because
-from purifl.peer.transport import Identity, LinkError, ask
+from purifl.peer.transport import Identity
 
 _POLL = 0.5
 _SECONDS_BETWEEN_LINES = 5.0
