@@ -3,6 +3,10 @@
 python benchmarks/network.py load        # memory of 32 peers over 200 rounds
 python benchmarks/network.py throughput  # payload between two peers against a bare gRPC stream
 python benchmarks/network.py overhead    # a round's work beyond local training, 1M parameters, 4 neighbours
+
+Overhead is measured in two ways. By CPU time: what the peer's whole process takes in a round, all threads and the
+system's work for it included, beyond what its local training takes of it. By the clock: how long a round of all peers
+on this machine takes, beyond a round of the same processes that train at the same time and exchange nothing.
 """
 
 import argparse
@@ -16,11 +20,18 @@ import time
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from purifl import Experiment
 from purifl.data import DataSet, Samples
 from purifl.peer.network import Network, create, free_hosts
 from purifl.peer.process import settle_in, spawn
+
+MODELS = {"mlp": {"name": "mlp", "hidden": 1258}, "cnn": "network:cnn"}
+"""Each with a million parameters; a perceptron has the least work for a parameter of all models."""
+
+WARM_UP = 2
+"""Rounds that are not measured: connections are made, and each of the two files of the state is written anew."""
 
 PATIENCE = {"patience": {"first": 300.0, "least": 60.0, "most": 300.0, "transfer": 120.0}}
 
@@ -29,10 +40,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["load", "throughput", "overhead"])
     parser.add_argument("--peers", type=int, help="load: 32; overhead: 5")
-    parser.add_argument("--rounds", type=int, help="load: 200; overhead: 5")
+    parser.add_argument("--rounds", type=int, help="load: 200; overhead: 6")
     parser.add_argument(
         "--samples", type=int, default=12_000, help="overhead: of each peer, 28 × 28, one epoch a round"
     )
+    parser.add_argument("--model", choices=MODELS, default="mlp", help="overhead: which one of a million parameters")
     parser.add_argument("--parameters", type=int, default=1_000_000, help="throughput: of the model")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +107,7 @@ async def _throughput(args, folder):
     import grpc
 
     from purifl.peer.links import Link
-    from purifl.peer.messages import CHUNK, Expected, Header, Layout, digest_of
+    from purifl.peer.messages import Expected, Header, Layout, digest_of
     from purifl.peer.transport import Identity, Server, name_of
 
     network = federation(folder, Experiment(clients=2))
@@ -111,7 +123,7 @@ async def _throughput(args, folder):
 
     async def ours(round_):
         header = Header(
-            federation=network.federation, experiment="x", round=round_, sender=1, boot="0" * 16, size=len(payload),
+            federation=network.federation, experiment="x", round=round_, sender=1, boot="0" * 16, size=layout.size,
             digest=digest, scalars={"trust": 0.5},
         )  # fmt: skip
         receiver.mail.move(round_)
@@ -138,8 +150,7 @@ async def _throughput(args, folder):
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
 
     async def stream(through):
-        frames = (payload[k : k + CHUNK] for k in range(0, len(payload), CHUNK))
-        assert int(await through.stream_unary("/bare/Push")(frames)) == len(payload)
+        assert int(await through.stream_unary("/bare/Push")(iter(payload))) == layout.size
 
     async def encrypted(_):
         await stream(secure)
@@ -154,7 +165,7 @@ async def _throughput(args, folder):
             await way(round_)
             if round_ > 0:
                 spent.append(time.perf_counter() - start)
-    size = len(payload) / 1e6
+    size = layout.size / 1e6
     print(f"messages of {size:.1f} MB, both ends in one process; median of {len(seconds[ours])}")
     print(f"peers, TLS 1.3, all checks: {size / statistics.median(seconds[ours]):.0f} MB/s")
     for name, way in (("bare gRPC stream, TLS 1.3", encrypted), ("bare gRPC stream, plaintext", plain)):
@@ -192,73 +203,100 @@ def random_images():
     return DataSet("random", Samples(x, y), Samples(x[:100], y[:100]), 10)
 
 
+def cnn(shape, classes):
+    """The CNN of McMahan et al., AISTATS 2017, for MNIST, with a narrower hidden layer: 999,353 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 7 * 7, 301), nn.ReLU(), nn.Linear(301, classes),
+    )  # fmt: skip
+
+
 def overhead(args, folder):
-    """CPU time of a peer's whole process, in steady state, against that of its local training."""
-    peers, rounds = args.peers or 5, args.rounds or 5
+    """What peers take beyond their local training, by CPU time and by the clock."""
+    peers, rounds = args.peers or 5, args.rounds or 6
     os.environ["SAMPLES"], os.environ["OMP_NUM_THREADS"] = str(args.samples), "1"
     os.chdir(Path(__file__).parent)
+    last = rounds + WARM_UP
     experiment = Experiment(
-        clients=peers, rounds=rounds + 1, eval_every=rounds + 1, model={"name": "mlp", "hidden": 1258},
+        clients=peers, rounds=last, eval_every=last, model=MODELS[args.model],
         training={"batch_size": 256, "step_size": 0.001},
     )  # fmt: skip
     network = federation(folder, experiment, data="network:random_images")
+    alone = in_processes(only_training, network, rounds)
+    found = in_processes(measured, network, rounds)
+    print(
+        f"{peers} peers, all neighbours, {args.model} of {found[0]['parameters']:,} parameters, "
+        f"{args.samples:,} samples each, {rounds} rounds"
+    )
+    training = [each["training"] for each in found]
+    ratios = [each["cpu"] / each["training"] - 1 for each in found]
+    print(
+        f"CPU time: local training {statistics.median(training):.2f} s a round, "
+        f"beyond it {statistics.median(ratios):.1%} ({min(ratios):.1%} to {max(ratios):.1%})"
+    )
+    bare, whole = (statistics.median(each["wall"] for each in which) for which in (alone, found))
+    print(f"clock: processes that only train {bare:.2f} s a round, peers {whole:.2f} s, {whole / bare - 1:.1%} beyond")
+
+
+def in_processes(work, network, rounds):
+    """What each peer's process found, all of them started at the same moment."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["purifl.peer.process"])
-    running = [context.Process(target=measured, args=(network.config_file(peer),)) for peer in network.peers]
+    together = context.Barrier(len(network.peers))
+    running = [context.Process(target=work, args=(network.config_file(p), rounds, together)) for p in network.peers]
     for process in running:
         process.start()
     for process in running:
         process.join()
-    found = [json.loads((network.folder(peer) / "cost.json").read_text()) for peer in network.peers]
-    print(
-        f"{peers} peers, all neighbours, {found[0]['parameters']:,} parameters, "
-        f"{args.samples:,} samples, {rounds} rounds"
-    )
-    for kind in ("cpu", "wall"):
-        training = [each[kind]["training"] / rounds for each in found]
-        ratios = [each[kind]["whole"] / each[kind]["training"] - 1 for each in found]
-        print(
-            f"{kind}: local training {statistics.median(training):.2f} s a round, "
-            f"beyond it {statistics.median(ratios):.1%} ({min(ratios):.1%} to {max(ratios):.1%})"
-        )
+    return [json.loads((network.folder(peer) / "cost.json").read_text()) for peer in network.peers]
 
 
-def measured(config):
-    """Run a peer and write what its rounds after the first took."""
+def prepared(config):
     from purifl.peer.config import PeerConfig
     from purifl.peer.setup import node_for
 
     settle_in()
-    node = node_for(PeerConfig.read(config))
-    spent = {"cpu": 0.0, "wall": 0.0}
-    marks = {}
-    gradients, round_ = node.me.engine.gradients, node._round
+    return node_for(PeerConfig.read(config))
+
+
+def only_training(config, rounds, together):
+    """Train as a peer does, with nobody to talk to."""
+    me = prepared(config).me
+    me.begin()
+    together.wait()
+    start = time.perf_counter()
+    for number in range(rounds):
+        me.engine.gradients(me.theta, 1 + number)
+    Path(config).with_name("cost.json").write_text(json.dumps({"wall": (time.perf_counter() - start) / rounds}))
+
+
+def measured(config, rounds, together):
+    """Run a peer and write what its rounds after the first ones took."""
+    node = prepared(config)
+    gradients, round_, spent, marks = node.me.engine.gradients, node._round, [0.0], []
 
     def timed(theta, number):
-        cpu, wall = time.thread_time(), time.perf_counter()
+        before = time.thread_time()
         result = gradients(theta, number)
-        spent["cpu"] += time.thread_time() - cpu
-        spent["wall"] += time.perf_counter() - wall
+        spent[0] += time.thread_time() - before
         return result
 
+    def mark():
+        marks.append({"cpu": time.process_time(), "wall": time.perf_counter(), "training": spent[0]})
+
     async def marked():
-        if node.me.round == 1:
-            marks["start"] = {"cpu": time.process_time(), "wall": time.perf_counter()}
-            marks["before"] = dict(spent)
+        if node.me.round == WARM_UP:
+            mark()
         await round_()
-        marks["end"] = {"cpu": time.process_time(), "wall": time.perf_counter()}
-        marks["after"] = dict(spent)
+        if node.me.round == WARM_UP + rounds:
+            mark()
 
     node.me.engine.gradients, node._round = timed, marked
+    together.wait()
     asyncio.run(node.run())
-    cost = {
-        kind: {
-            "whole": marks["end"][kind] - marks["start"][kind],
-            "training": marks["after"][kind] - marks["before"][kind],
-        }
-        for kind in ("cpu", "wall")
-    }
-    Path(config).with_name("cost.json").write_text(json.dumps(cost | {"parameters": node.me.theta.shape[1]}))
+    start, end = marks
+    cost = {kind: (end[kind] - start[kind]) / rounds for kind in start} | {"parameters": node.me.theta.shape[1]}
+    Path(config).with_name("cost.json").write_text(json.dumps(cost))
 
 
 if __name__ == "__main__":
