@@ -1,18 +1,20 @@
 """Who gets in, and over what."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from federations import federation, node, play
 
 from purifl.errors import ConfigError, PeerError
 from purifl.peer.identity import check_dates, new_authority, new_peer
 from purifl.peer.links import Link, LinkError, dial
-from purifl.peer.transport import SERVICE, STREAMS, Identity, Server, refuses_tls12
+from purifl.peer.transport import SERVICE, STREAMS, Identity, Server, refuses_tls12, tls_socket
 
 
 def served(network, check):
@@ -149,5 +151,34 @@ def test_one_neighbour_cannot_use_up_the_calls_of_another(method, tmp_path):
         for channel in channels:
             await channel.close()
         await link.close()
+
+    served(network, check)
+
+
+def test_a_new_certificate_is_shown_while_others_are_connecting(network):
+    def shown():
+        config = network.config(1)
+        with tls_socket("127.0.0.1", port_of(network), config.certificate, config.key, ssl.TLSVersion.TLSv1_3) as safe:
+            return safe.getpeercert(binary_form=True)
+
+    async def often(seen):
+        while True:
+            with contextlib.suppress(OSError):  # nobody listens for a moment
+                seen.append(await asyncio.to_thread(shown))
+
+    async def check(peer):
+        seen, before = [], peer.identity.pair.certificate.public_bytes(Encoding.DER)
+        knocking = [asyncio.ensure_future(often(seen)) for _ in range(3)]
+        while before not in seen:
+            await asyncio.sleep(0.01)
+        network.renew(0)
+        peer.identity.refresh()
+        await peer.server.renew()
+        after = await asyncio.to_thread(shown)
+        for task in knocking:
+            task.cancel()
+        await asyncio.gather(*knocking, return_exceptions=True)
+        assert after == peer.identity.pair.certificate.public_bytes(Encoding.DER) != before
+        assert set(seen) <= {before, after}
 
     served(network, check)

@@ -358,6 +358,7 @@ class Node:
         if changes != self._dialled:
             self._dialled = changes
             self.journal.note("certificates read again")
+            await self.server.renew()
             await self.exchange.redial()
         left = self.identity.pair.certificate.not_valid_after_utc - datetime.now(UTC)
         self.journal.expiry.set(left.total_seconds())

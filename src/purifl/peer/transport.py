@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +29,7 @@ from purifl.peer.messages import FRAME_LIMIT, Answer, Reject, RejectedError
 SERVICE = "purifl.Peer"
 HANDSHAKE_MS = 5000
 IDLE_MS = 30_000
+_GRACE = 2.0  # seconds, for calls that are under way when the certificate changes
 STREAMS = 4
 """Calls that one connection may have open at a time, and one neighbour over all its connections."""
 
@@ -45,7 +46,7 @@ class Identity:
                     "there is no such file; without certificates a peer does not start (purifl network create)",
                 )  # fmt: skip
         self.pins = Pins({each.id: each.certificate for each in config.neighbours}, config.revoked)
-        self._lock, self._changes = threading.Lock(), 0
+        self._changes = 0
         self._read()
         check_dates(self.pair.certificate, "certificate")
 
@@ -57,17 +58,16 @@ class Identity:
     def refresh(self) -> int:
         """Read what changed, own certificate or pins, and say how often that happened so far.
 
-        What is half written is left for later. Handshakes ask for it, in gRPC's threads, as well as rounds.
+        What is half written is left for later.
         """
-        with self._lock:
-            changed = self.pins.refresh()
-            with suppress(ConfigError, OSError):
-                paths = (self.config.key, self.config.certificate)
-                if [path.stat().st_mtime_ns for path in paths] != self._seen:
-                    self._read()
-                    changed = True
-            self._changes += changed
-            return self._changes
+        changed = self.pins.refresh()
+        with suppress(ConfigError, OSError):
+            paths = (self.config.key, self.config.certificate)
+            if [path.stat().st_mtime_ns for path in paths] != self._seen:
+                self._read()
+                changed = True
+        self._changes += changed
+        return self._changes
 
     def who(self, pem: bytes) -> int:
         """The neighbour, or oneself, whose pinned certificate this is."""
@@ -110,25 +110,49 @@ class Server(grpc.GenericRpcHandler):
         self.open = False
         self._server: grpc.aio.Server | None = None
         self._calls = Counter[int]()
-        self._served, self._fetching = identity.pair.certificate, threading.Lock()
+        self._served = identity.pair.certificate
 
     async def start(self) -> int:
         """Listen; the port, after making sure that TLS 1.2 is refused there."""
-        config, server = self._identity.config, self._build()
-        self._server = server
-        fetch: Any = self._new_certificates  # may return None, which the stubs do not know
-        credentials = grpc.dynamic_ssl_server_credentials(self._certificates(), fetch, True)
-        try:
-            port = server.add_secure_port(config.listen, credentials)
-        except RuntimeError as error:
-            raise PeerError(f"listen: {config.listen} cannot be used: {error}") from None
-        await server.start()
+        config = self._identity.config
+        port = await self._listen()
         host = config.listen.rpartition(":")[0]
         reachable = host if host not in {"0.0.0.0", "[::]"} else "localhost"
         if not await asyncio.to_thread(refuses_tls12, reachable.strip("[]"), port, config.certificate, config.key):
             await self.stop()
             raise PeerError("this build of gRPC accepts TLS 1.2 whatever it is told; a peer speaks TLS 1.3 only")
         self.open = True
+        return port
+
+    async def renew(self) -> None:
+        """Show one's new certificate, if there is one: to whoever calls from now on.
+
+        gRPC could be told of it during a handshake, but then frees what other handshakes are just using. So another
+        server takes the place of this one. Who calls in between, or is cut short, calls again.
+        """
+        if self._server is None or self._identity.pair.certificate == self._served:
+            return
+        closing = asyncio.ensure_future(self._server.stop(_GRACE))
+        until = time.monotonic() + _GRACE
+        while True:
+            await asyncio.sleep(0.01)
+            try:
+                await self._listen()
+                break
+            except PeerError:
+                if time.monotonic() > until:
+                    raise
+        await closing
+
+    async def _listen(self) -> int:
+        config, pair, server = self._identity.config, self._identity.pair, self._build()
+        credentials = grpc.ssl_server_credentials([(pair.key_pem, pair.pem)], self._identity.authority, True)
+        try:
+            port = server.add_secure_port(config.listen, credentials)
+        except RuntimeError as error:
+            raise PeerError(f"listen: {config.listen} cannot be used: {error}") from None
+        await server.start()
+        self._server, self._served = server, pair.certificate
         return port
 
     async def stop(self) -> None:
@@ -152,23 +176,6 @@ class Server(grpc.GenericRpcHandler):
         )
         server.add_generic_rpc_handlers((self,))
         return server
-
-    def _certificates(self) -> grpc.ServerCertificateConfiguration:
-        pair = self._identity.pair
-        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.pem)], self._identity.authority)
-
-    def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
-        """For the next handshake: what the files hold now, or None where that has not changed.
-
-        gRPC asks in its own threads, and replaces what other handshakes are using: it must not be told so needlessly.
-        """
-        with self._fetching:
-            self._identity.refresh()
-            certificate = self._identity.pair.certificate
-            if certificate == self._served:
-                return None
-            self._served = certificate
-            return self._certificates()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - gRPC's own
         """The handler of a method."""
@@ -195,6 +202,7 @@ class Server(grpc.GenericRpcHandler):
     async def _admit(self, context: Any) -> int:  # noqa: ANN401
         """Who is calling; anyone but a neighbour is sent away before a byte of the call is read."""
         about = context.auth_context()
+        self._identity.refresh()
         try:
             if about.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
                 raise RejectedError(Reject.PROTOCOL, "not TLS 1.3")
