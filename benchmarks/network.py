@@ -106,9 +106,10 @@ def throughput(args, folder):
 async def _throughput(args, folder):
     import grpc
 
+    from purifl.peer.identity import name_of
     from purifl.peer.links import Link
     from purifl.peer.messages import Expected, Header, Layout, digest_of
-    from purifl.peer.transport import Identity, Server, name_of
+    from purifl.peer.transport import Identity, Server
 
     network = federation(folder, Experiment(clients=2))
     layout = Layout.of(args.parameters)

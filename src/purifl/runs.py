@@ -254,11 +254,11 @@ class RunFolder:
             kept = self.rows(name, upto)
             self._replace(name, "".join(json.dumps(row) + "\n" for row in kept))
 
-    def save(self, state: State, experiment: Experiment, seconds: float, write: Write = save_file) -> None:
-        """Replace the checkpoint, all or nothing."""
+    def save(self, state: State, experiment: Experiment, seconds: float, write: Write | None = None) -> None:
+        """Replace the checkpoint, all or nothing; ``write`` is how, safetensors' own way if not given."""
         meta = {"experiment": json.dumps(experiment.to_dict(), sort_keys=True), "seconds": repr(seconds)}
         new = self.checkpoint.with_name(self.checkpoint.name + ".new")
-        write({key: tensor.contiguous() for key, tensor in state.items()}, new, metadata=meta)
+        (write or save_file)({key: tensor.contiguous() for key, tensor in state.items()}, new, metadata=meta)
         self._commit(new, self.checkpoint.name)
 
     def load(self, experiment: Experiment) -> tuple[State, float] | None:

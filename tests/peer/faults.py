@@ -14,10 +14,10 @@ import grpc
 import torch
 from federations import node, reached
 
-from purifl.peer.identity import KeyPair, new_authority, new_peer
+from purifl.peer.identity import KeyPair, name_of, new_authority, new_peer
 from purifl.peer.links import LinkError
 from purifl.peer.messages import Layout, Reject, digest_of
-from purifl.peer.transport import SERVICE, name_of
+from purifl.peer.transport import SERVICE
 
 
 class Lost(Enum):

@@ -57,7 +57,7 @@ def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tm
     lossy(nodes, range(1, 4), 0.2)
     play(run_all(nodes))
     repaired = sum(sum(each.journal.repaired.values()) for each in nodes)
-    repaired += sum(edge.since > 0 for each in nodes for edge in each.edges.values())
+    repaired += sum(edge.since > 0 for each in nodes for edge in each.ledger.edges.values())
     assert sum(sum(each.journal.missed.values()) for each in nodes) > 0
     assert not torch.cat([each.me.cut for each in nodes]).any()
     if repairing:
@@ -92,7 +92,7 @@ def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(tmp_path)
     through(1, 0, without_receipt)
     through(0, 1, late)
     play(run_all(nodes))
-    assert nodes[0].edges[1].counted == nodes[1].edges[0].counted == [0, 1, 2]
+    assert nodes[0].ledger.edges[1].counted == nodes[1].ledger.edges[0].counted == [0, 1, 2]
     assert nodes[0].journal.repaired[1] == 1
     assert imbalance(network) < 1e-6
 
@@ -115,9 +115,10 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
 
     nodes = play(story())
     assert nodes[1].journal.rejoins._value.get() >= 1
-    assert all(edge.since > 2 for edge in nodes[1].edges.values())
-    assert all(each.edges[1].since == nodes[1].edges[each.config.id].since for each in nodes if each.config.id != 1)
-    assert any(nodes[1].edges[0].counted)
+    assert all(edge.since > 2 for edge in nodes[1].ledger.edges.values())
+    near = nodes[1].ledger.edges
+    assert all(each.ledger.edges[1].since == near[each.config.id].since for each in nodes if each.config.id != 1)
+    assert any(near[0].counted)
     assert imbalance(network) < 1e-6
     accuracy = [each.last["test_accuracy"] for each in nodes]
     assert min(accuracy) > sum(undisturbed[1]) / len(undisturbed[1]) - 0.02
@@ -158,7 +159,7 @@ def test_a_peer_joins_and_another_leaves(tmp_path):
         nodes = {peer: node(network, peer) for peer in network.peers}
         lives = {peer: asyncio.ensure_future(each.run()) for peer, each in nodes.items()}
         async with asyncio.timeout(30):
-            while not all(nodes[3].edges[peer].counted for peer in (0, 1, 2)):
+            while not all(nodes[3].ledger.edges[peer].counted for peer in (0, 1, 2)):
                 await asyncio.sleep(0.01)
         lives.pop(0).cancel()
         await asyncio.sleep(0.1)
@@ -172,7 +173,7 @@ def test_a_peer_joins_and_another_leaves(tmp_path):
     assert nodes[3].journal.rejoins._value.get() >= 1
     for peer in (1, 2, 3):
         assert nodes[peer].mail.left == {0}
-        assert nodes[peer].edges[0].counted == []
+        assert nodes[peer].ledger.edges[0].counted == []
     assert imbalance(network, [1, 2, 3]) < 1e-6
 
 

@@ -81,6 +81,11 @@ def edges_state(edges: dict[int, Edge]) -> State:
     return {"ledger": torch.tensor(rows, dtype=torch.int64), **pending}
 
 
+def is_edges(key: str) -> bool:
+    """Whether a key of a stored state is about edges."""
+    return key == "ledger" or key.startswith("pending.")
+
+
 def edges_from(peers: list[int], saved: State, device: torch.device) -> dict[int, Edge]:
     """The edges to ``peers`` as they were stored, with what is pending on the device that computes."""
     edges = {}

@@ -17,17 +17,19 @@ from torch import Tensor
 from purifl.determinism import deterministic
 from purifl.errors import PeerError
 from purifl.metrics import Row
+from purifl.peer.company import Company
 from purifl.peer.config import PeerConfig
-from purifl.peer.edges import Edge, edges_from, edges_state
+from purifl.peer.edges import is_edges
 from purifl.peer.exchange import RETRY, Exchange, Outgoing
 from purifl.peer.identity import SOON
 from purifl.peer.journal import Journal
+from purifl.peer.ledger import Ledger
 from purifl.peer.links import LinkError
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.measure import Measure
 from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
 from purifl.peer.overheard import refusal
-from purifl.peer.participant import Participant, Seat, participant
+from purifl.peer.participant import Participant
 from purifl.peer.store import Store, WriteError
 from purifl.peer.transport import Identity, Server
 from purifl.peer.witness import Witness
@@ -40,27 +42,27 @@ class Node:
 
     Args:
         config: What it is told.
-        seat: Its place in the experiment.
+        me: Its part of the experiment.
         measure: Tests its model.
         executor: Where it computes; a thread of its own if not given.
     """
 
-    def __init__(self, config: PeerConfig, seat: Seat, measure: Measure, executor: Executor | None = None) -> None:
-        self.config, self.experiment = config, seat.experiment
+    def __init__(self, config: PeerConfig, me: Participant, measure: Measure, executor: Executor | None = None) -> None:
+        self.config, self.me, self.experiment = config, me, me.seat.experiment
         self.identity = Identity(config)
         self.neighbours = sorted(each.id for each in config.neighbours)
         self.journal = Journal(config.id, self.neighbours)
-        self.me: Participant = participant(seat)
         self.measure = measure
         layout = Layout.of(self.me.theta.shape[1])
         self.expected = Expected(config.federation, self.experiment.digest(), layout, self.me.step_size)
         self.witness = Witness(self.identity, self.expected, self.journal) if config.compare_digests else None
         signed = self.identity.pins if self.witness else None
         self.mail = Mailbox(self.expected, self.neighbours, self.journal, signed, config.patience.transfer)
+        self.company = Company(me, self.mail)
         self.exchange = Exchange(config, self.identity, self.mail, self.journal)
         self.server = Server(self.identity, self)
         self.store = Store(config, self.experiment)
-        self.edges = {peer: Edge() for peer in self.neighbours}
+        self.ledger = Ledger(me, self.mail, self.journal, self.witness)
         self.last: Row = {}
         self._dialled = 0
         self._boot = secrets.token_hex(8)
@@ -71,7 +73,7 @@ class Node:
 
     async def push(self, peer: int, frames: AsyncIterator[bytes]) -> Answer:
         """A neighbour's message."""
-        if peer not in self.edges:
+        if peer not in self.neighbours:
             return Answer(status="rejected", round=self.me.round, reason=Reject.SENDER.value)
         self.exchange.answered(peer)
         return await self.mail.receive(peer, frames)
@@ -130,13 +132,12 @@ class Node:
         if saved is None:
             self.me.begin()
         elif saved["ids"].tolist() == self.me.ids:
-            kept = {key: x for key, x in saved.items() if not key.startswith(("ledger", "pending."))}
-            self.me.load_state_dict(kept)
-            self.edges = edges_from(self.neighbours, saved, self.me.device)
+            self.me.load_state_dict({key: x for key, x in saved.items() if not is_edges(key)})
+            self.ledger.restore(saved)
         else:  # another neighbourhood: go on alone to the next round, so that no round is spoken of twice
             self.me.adopt(saved)
             self.me.step({})
-            self._restart_edges()
+            self.ledger.begin_anew()
             self.journal.note("neighbourhood changed", neighbours=self.neighbours, round=self.me.round)
             row, _ = self.measure.read(self.me, self.me.cut, {})
             self.store.commit([row | {"absent": True}], [], self._state(), self._seconds)
@@ -152,7 +153,7 @@ class Node:
         messages, held = self.exchange.counting(round_), self.mail.all_held(round_)
         self.mail.close(round_, messages)
         listened = time.monotonic()
-        await self._compute(lambda: self._take(held, messages))
+        await self._compute(lambda: self.ledger.take(held, messages))
         self.exchange.hurry = time.monotonic() - listened
         seconds = {"exchange": listened - began, "compute": self.exchange.hurry}
         row, events = await self._compute(lambda: self.measure.read(self.me, before, seconds))
@@ -166,54 +167,22 @@ class Node:
         self.exchange.open(round_, frozenset(peer for peer in self.neighbours if self.me.has_cut(peer)))
         wanted = self.me.waits_for
         if wanted:
-            await self.exchange.wait(lambda peer: peer not in wanted or bool(self.mail.held(peer, round_)), self._lost)
+            await self.exchange.wait(
+                lambda peer: peer not in wanted or bool(self.mail.held(peer, round_)), self.company.lost
+            )
         await self.exchange.send(self._speak())
-        return await self.exchange.wait(lambda peer: self.exchange.settled(peer, round_), self._lost)
-
-    def _take(self, held: dict[int, Message], messages: dict[int, Message]) -> None:
-        """Come to terms about past rounds, then take this one."""
-        self._reconcile(held)
-        round_, before = self.me.round, self.me.cut.clone()
-        for peer, term in self.me.step(messages).items():
-            self.edges[peer].count(round_, term)
-        if self.me.forgets:  # a neighbour that did not hear of being cut learns from ``since`` that the record is empty
-            for k in (self.me.cut & ~before).nonzero()[:, 0].tolist():
-                self.edges[self.me.ids[k]].restart(round_)
-
-    def _reconcile(self, held: dict[int, Message]) -> None:
-        for peer in self.mail.left:
-            if self.edges[peer].counted:
-                self.edges[peer].restart(self.me.round)
-                self.me.forget(peer)
-                self.journal.note("neighbour left", neighbour=peer)
-        for peer, message in held.items():
-            edge, header = self.edges[peer], message.header
-            forget, retracted = edge.reconcile(header.since, header.counted, self.me.round)
-            if forget:
-                self.me.forget(peer)
-                self.journal.note("record begun anew", neighbour=peer, since=edge.since)
-            if retracted:
-                self.me.take_off(peer, retracted)
-                self.journal.count_repaired(peer, len(retracted))
-                self.journal.note("round taken back", neighbour=peer, rounds=len(retracted))
-        if self.witness is not None:
-            for liar in self.witness.compare(held):
-                self.me.expose(liar)
+        return await self.exchange.wait(lambda peer: self.exchange.settled(peer, round_), self.company.lost)
 
     async def _close(self) -> None:
         """Say once more what was counted, so that the ends of every edge agree, and let the others hear it."""
         self.exchange.hurry = None
         if await self._talk():
             held = self.mail.all_held(self.me.round)
-            await self._compute(lambda: self._conclude(held))
+            await self._compute(lambda: self.ledger.conclude(held))
             await self._keep([], [])
         await asyncio.sleep(2 * RETRY)
         self.store.finish(self.measure.trust(self.me), self.measure.histogram, self._seconds)
         self.journal.note("finished", accuracy=self.last.get("test_accuracy"))
-
-    def _conclude(self, held: dict[int, Message]) -> None:
-        self._reconcile(held)
-        self.me.settle()
 
     async def leave(self) -> None:
         """Say goodbye: neighbours forget what this peer contributed and do not wait for it."""
@@ -244,7 +213,7 @@ class Node:
                 digest = digest_of(payload)
                 written[id(gamma)] = payload, digest, self.witness.sign(round_, digest) if self.witness else ""
             payload, digest, signature = written[id(gamma)]
-            edge = self.edges[peer]
+            edge = self.ledger.edges[peer]
             header = self._header(
                 round_, size=layout.size, digest=digest, scalars={"trust": self.me.trust_in(peer)},
                 since=edge.since, counted=tuple(each for each in edge.counted if each < round_),
@@ -260,51 +229,27 @@ class Node:
 
     # -- when the others are rounds ahead -----------------------------------------------------------------------------
 
-    def _listened(self) -> list[int]:
-        """The neighbours that are not cut and have not left."""
-        return [peer for peer in self.neighbours if not self.me.has_cut(peer) and peer not in self.mail.left]
-
-    def _lost(self) -> bool:
-        """Whether most of the neighbours listened to are two rounds ahead or more."""
-        listened = self._listened()
-        ahead = [peer for peer in listened if self.mail.positions.get(peer, 0) >= self.me.round + 2]
-        return 2 * len(ahead) > len(listened)
-
     async def _rejoin(self) -> None:
         """Take up the round after the one that most neighbours are in, from the median of their models."""
         await self.exchange.hush()
         until = time.monotonic() + self.config.patience.first
-        self.mail.move(self._middle() + 1)
-        while not (messages := self._most(self.mail.open)):
-            if self._most(self.mail.open + 1) or self._middle() > self.mail.open + 1:
-                self.mail.move(max(self.mail.open + 1, self._middle()))
+        self.mail.move(self.company.middle() + 1)
+        while not (messages := self.company.messages(self.mail.open)):
+            if self.company.messages(self.mail.open + 1) or self.company.middle() > self.mail.open + 1:
+                self.mail.move(max(self.mail.open + 1, self.company.middle()))
                 continue
             if time.monotonic() > until:
                 raise PeerError("the neighbours went on without this peer, and cannot be heard; has the run ended?")
             await self.exchange.something(1.0)
         left, there = self.me.round, self.mail.open
         await self._compute(lambda: self.me.rejoin(there, messages))
-        self._restart_edges()
+        self.ledger.begin_anew()
         self.exchange.forget()
         self.journal.rejoins.inc()
         self.journal.note("rejoined", logging.WARNING, left=left, round=there, models=len(messages))
         row, _ = await self._compute(lambda: self.measure.read(self.me, self.me.cut, {}))
         away = [self.measure.skipped(each) for each in range(left + 1, there)]
         await self._keep([*away, row | {"absent": True}], [])
-
-    def _middle(self) -> int:
-        """The round that most neighbours have reached, short of the last; one's own where none is left."""
-        known = sorted(self.mail.positions.get(peer, 0) for peer in self._listened()) or [self.me.round]
-        return min(known[(len(known) - 1) // 2], self.experiment.rounds - 1)
-
-    def _most(self, round_: int) -> dict[int, Message]:
-        """The messages of a round, once most neighbours have sent theirs."""
-        listened = self._listened()
-        held = {peer: message for peer, message in self.mail.all_held(round_).items() if peer in listened}
-        return held if 2 * len(held) > len(listened) else {}
-
-    def _restart_edges(self) -> None:
-        self.edges = {peer: Edge(self.me.round) for peer in self.neighbours}
 
     # -- small things -------------------------------------------------------------------------------------------------
 
@@ -320,7 +265,7 @@ class Node:
         return time.monotonic() - self._started
 
     def _state(self) -> dict[str, Tensor]:
-        return self.me.state_dict() | edges_state(self.edges)
+        return self.me.state_dict() | self.ledger.state()
 
     async def _keep(self, rows: list[Row], events: list[Row]) -> None:
         """Store the round, and wait where the disk is full: nothing is said of a round that is not stored."""

@@ -13,9 +13,10 @@ from purifl.metrics import Targets
 from purifl.models import Build
 from purifl.models.base import imported
 from purifl.peer.config import PeerConfig
+from purifl.peer.malicious import Malicious
 from purifl.peer.measure import Measure, label_counts
 from purifl.peer.node import Node
-from purifl.peer.participant import Seat
+from purifl.peer.participant import Benign, Seat
 from purifl.randomness import stream
 from purifl.simulation import available, corrupted, loaded, place, share_out
 from purifl.training import Client
@@ -49,7 +50,7 @@ def node_for(config: PeerConfig, executor: Executor | None = None) -> Node:
     told = malicious if client.malicious else frozenset()
     seat = Seat(experiment, client, neighbours, Build(experiment.model, data.shape, data.classes), told)
     measure = Measure(experiment, Targets.of(data.test, poison, device), label_counts(client.data.y, data.classes))
-    return Node(config, seat, measure, executor)
+    return Node(config, Malicious(seat) if client.malicious else Benign(seat), measure, executor)
 
 
 def _own(path: str) -> DataSet:

@@ -29,7 +29,9 @@ from purifl.peer.messages import FRAME_LIMIT, Answer, Reject, RejectedError
 SERVICE = "purifl.Peer"
 HANDSHAKE_MS = 5000
 IDLE_MS = 30_000
-_GRACE = 2.0  # seconds, for calls that are under way when the certificate changes
+_GRACE, _TAKEOVER = 2.0, 30.0
+"""Seconds for calls that are under way when the certificate changes, and for the address to be free again."""
+
 STREAMS = 4
 """Calls that one connection may have open at a time, and one neighbour over all its connections."""
 
@@ -133,7 +135,7 @@ class Server(grpc.GenericRpcHandler):
         if self._server is None or self._identity.pair.certificate == self._served:
             return
         closing = asyncio.ensure_future(self._server.stop(_GRACE))
-        until = time.monotonic() + _GRACE
+        until = time.monotonic() + _TAKEOVER
         while True:
             await asyncio.sleep(0.01)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from purifl.peer.identity import signed_by
 from purifl.peer.journal import Journal
@@ -25,7 +26,7 @@ class Witness:
         """What the others signed in the round before, to be told to a neighbour."""
         return tuple(said for peer, said in self._heard.items() if peer != to)[:WITNESSED]
 
-    def compare(self, held: dict[int, Message]) -> set[int]:
+    def compare(self, held: Mapping[int, Message]) -> set[int]:
         """The neighbours that signed something else for somebody else in the round before."""
         before, self._heard = self._heard, {peer: _statement(message) for peer, message in held.items()}
         exposed = set()
