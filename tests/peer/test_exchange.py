@@ -20,7 +20,7 @@ def exchange(tmp_path):
         return Answer(status="behind", round=0)
 
     one.exchange.links[1].push = behind
-    one.exchange.sent = one._speak()
+    one.exchange.sent = one._speak({})
     return one.exchange
 
 

@@ -8,7 +8,7 @@ from federations import federation, node, play
 def test_a_message_that_is_still_coming_in_when_its_round_is_over_is_given_up(tmp_path):
     network = federation(tmp_path, clients=2)
     one, other = node(network, 0), node(network, 1)
-    header, _ = other._speak().to[0]
+    header, _ = other._speak({}).to[0]
 
     async def endless():
         yield header

@@ -170,7 +170,8 @@ class Node:
             await self.exchange.wait(
                 lambda peer: peer not in wanted or bool(self.mail.held(peer, round_)), self.company.lost
             )
-        await self.exchange.send(self._speak())
+        heard = self.mail.all_held(round_)
+        await self.exchange.send(await self._compute(lambda: self._speak(heard)))
         return await self.exchange.wait(lambda peer: self.exchange.settled(peer, round_), self.company.lost)
 
     async def _close(self) -> None:
@@ -202,12 +203,12 @@ class Node:
 
     # -- what it says -------------------------------------------------------------------------------------------------
 
-    def _speak(self) -> Outgoing:
-        """This round's messages, written once for all neighbours that hear the same."""
+    def _speak(self, heard: dict[int, Message]) -> Outgoing:
+        """This round's messages, having heard these, written once for all neighbours that hear the same."""
         round_, layout = self.me.round, self.expected.layout
         written: dict[int, tuple[Payload, str, str]] = {}
         to = {}
-        for peer, gamma in self.me.speak(self.mail.all_held(round_)).items():
+        for peer, gamma in self.me.speak(heard).items():
             if id(gamma) not in written:
                 payload = layout.write({"theta": self.me.theta.cpu(), "gamma": gamma.cpu()})
                 digest = digest_of(payload)
