@@ -6,7 +6,7 @@ python benchmarks/network.py overhead    # a round's work beyond local training,
 
 Overhead is measured in two ways. By CPU time: what the peer's whole process takes in a round, all threads and the
 system's work for it included, beyond what its local training takes of it. By the clock: how long a round of all peers
-on this machine takes, beyond a round of the same processes that train at the same time and exchange nothing.
+on this machine takes, beyond the local training alone of all of them at the same time, the two in turns.
 """
 
 import argparse
@@ -223,22 +223,23 @@ def overhead(args, folder):
         training={"batch_size": 256, "step_size": 0.001},
     )  # fmt: skip
     network = federation(folder, experiment, data="network:random_images")
-    half = -(-rounds // 2)
-    alone = in_processes(only_training, network, half)
     found = in_processes(measured, network, rounds)
-    alone += in_processes(only_training, network, half)  # before and after, since others may use this machine
     print(
         f"{peers} peers, all neighbours, {args.model} of {found[0]['parameters']:,} parameters, "
         f"{args.samples:,} samples each, {rounds} rounds"
     )
-    training = [each["training"] for each in found]
+    training = statistics.median(each["training"] for each in found)
     ratios = [each["cpu"] / each["training"] - 1 for each in found]
-    print(
-        f"CPU time: local training {statistics.median(training):.2f} s a round, "
-        f"beyond it {statistics.median(ratios):.1%} ({min(ratios):.1%} to {max(ratios):.1%})"
-    )
-    bare, whole = (statistics.mean(each["wall"] for each in which) for which in (alone, found))
-    print(f"clock: processes that only train {bare:.2f} s a round, peers {whole:.2f} s, {whole / bare - 1:.1%} beyond")
+    print(f"CPU time: local training {training:.2f} s a round, beyond it {spread(ratios)}")
+    alone = statistics.median(second for each in found for second in each["alone"])
+    ratios = [w / a - 1 for each in found for w, a in zip(each["whole"], each["alone"], strict=True)]
+    print(f"clock: local training of all at a time {alone:.2f} s, a round beyond it {spread(ratios)}")
+
+
+def spread(ratios):
+    ordered = sorted(ratios)
+    low, high = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+    return f"{statistics.median(ordered):.1%} ({low:.1%} to {high:.1%} in the middle half)"
 
 
 def in_processes(work, network, rounds):
@@ -254,52 +255,41 @@ def in_processes(work, network, rounds):
     return [json.loads((network.folder(peer) / "cost.json").read_text()) for peer in network.peers]
 
 
-def prepared(config):
+def measured(config, rounds, together):
+    """Run a peer and write what its rounds after the first ones took, each followed by its training alone."""
     from purifl.peer.config import PeerConfig
     from purifl.peer.setup import node_for
 
     settle_in()
-    return node_for(PeerConfig.read(config))
-
-
-def only_training(config, rounds, together):
-    """Train as a peer does, with nobody to talk to."""
-    me = prepared(config).me
-    me.begin()
-    together.wait()
-    start = time.perf_counter()
-    for number in range(rounds):
-        me.engine.gradients(me.theta, 1 + number)
-    Path(config).with_name("cost.json").write_text(json.dumps({"wall": (time.perf_counter() - start) / rounds}))
-
-
-def measured(config, rounds, together):
-    """Run a peer and write what its rounds after the first ones took."""
-    node = prepared(config)
-    gradients, round_, spent, marks = node.me.engine.gradients, node._round, [0.0], []
+    node = node_for(PeerConfig.read(config))
+    gradients, round_ = node.me.engine.gradients, node._round
+    spent = {"cpu": 0.0, "training": 0.0, "whole": [], "alone": [], "parameters": node.me.theta.shape[1]}
 
     def timed(theta, number):
         before = time.thread_time()
         result = gradients(theta, number)
-        spent[0] += time.thread_time() - before
+        spent["training"] += (time.thread_time() - before) / rounds
         return result
 
-    def mark():
-        marks.append({"cpu": time.process_time(), "wall": time.perf_counter(), "training": spent[0]})
+    async def clocked(work, to):
+        await asyncio.to_thread(together.wait)
+        start = time.perf_counter()
+        await work
+        spent[to].append(time.perf_counter() - start)
 
     async def marked():
-        if node.me.round == WARM_UP:
-            mark()
-        await round_()
-        if node.me.round == WARM_UP + rounds:
-            mark()
+        if node.me.round < WARM_UP:
+            await round_()
+            return
+        node.me.engine.gradients, before = timed, time.process_time()
+        await clocked(round_(), "whole")
+        spent["cpu"] += (time.process_time() - before) / rounds
+        node.me.engine.gradients = gradients
+        await clocked(node._compute(lambda: gradients(node.me.theta, node.me.round)), "alone")
 
-    node.me.engine.gradients, node._round = timed, marked
-    together.wait()
+    node._round = marked
     asyncio.run(node.run())
-    start, end = marks
-    cost = {kind: (end[kind] - start[kind]) / rounds for kind in start} | {"parameters": node.me.theta.shape[1]}
-    Path(config).with_name("cost.json").write_text(json.dumps(cost))
+    Path(config).with_name("cost.json").write_text(json.dumps(spent))
 
 
 if __name__ == "__main__":
