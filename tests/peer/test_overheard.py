@@ -98,6 +98,28 @@ def test_who_fails_the_handshake_is_counted_and_knows_why(stranger, tmp_path):
         assert error.reason is unreached
 
 
+def test_a_neighbour_whose_certificate_has_expired_is_called_so(tmp_path):
+    network = federation(tmp_path, clients=2)
+    peer, folder = node(network, 0), network.folder(0)
+    pair = new_peer(network._authority(), network.federation, 0, 2, datetime.now(UTC) - timedelta(days=9))
+    pair.write(folder / "peer.key", folder / "peer.crt")
+    (network.folder(1) / "neighbours" / "0.crt").write_bytes(pair.pem)
+    peer.identity.refresh()
+
+    async def story():
+        await peer.server.start()
+        link = Link(Identity(network.config(1)), 0, network.config(0).listen, 5)
+        try:
+            await link.push(b"{}", ())
+        finally:
+            await link.close()
+            await peer.server.stop()
+
+    with pytest.raises(LinkError, match="needs a new one") as caught:
+        play(story())
+    assert caught.value.reason is Unreached.EXPIRED
+
+
 def test_why_a_neighbour_is_not_reached_is_told_apart(tmp_path):
     network = federation(tmp_path, clients=2)
     identity = Identity(network.config(1))
