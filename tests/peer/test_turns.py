@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from purifl.peer.turns import by_turns, end_turns, write_over
+from purifl.peer.turns import _NAMES, by_turns, end_turns, write_over
 
 STATE = {
     "cut": torch.tensor([True, False, True]),
@@ -15,6 +15,7 @@ STATE = {
     "theta": torch.randn(2, 3),
     "fourth": torch.randn(5, dtype=torch.float64),
     "none": torch.zeros(0, 4),
+    **{str(dtype): torch.arange(3).to(dtype) for dtype in _NAMES},
 }
 
 

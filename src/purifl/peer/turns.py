@@ -17,7 +17,10 @@ import torch
 
 from purifl.state import State
 
-_NAMES = {torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.uint8: "U8", torch.bool: "BOOL"}
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 """What a state is made of, as safetensors calls it."""
 
 
