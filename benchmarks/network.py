@@ -231,6 +231,17 @@ def overhead(args, folder):
     training = statistics.median(each["training"] for each in found)
     ratios = [each["cpu"] / each["training"] - 1 for each in found]
     print(f"CPU time: local training {training:.2f} s a round, beyond it {spread(ratios)}")
+    kept, taken, rest = (
+        statistics.median(1e3 * part(each) for each in found)
+        for part in (
+            lambda each: each["state"],
+            lambda each: each["take"] - each["training"],
+            lambda each: each["cpu"] - each["state"] - each["take"],
+        )
+    )
+    print(
+        f"of that, ms: {rest:.0f} exchanging, {taken:.0f} mixing, tracking and detecting, {kept:.0f} storing the state"
+    )
     alone = statistics.median(second for each in found for second in each["alone"])
     ratios = [w / a - 1 for each in found for w, a in zip(each["whole"], each["alone"], strict=True)]
     print(f"clock: local training of all at a time {alone:.2f} s, a round beyond it {spread(ratios)}")
@@ -263,13 +274,20 @@ def measured(config, rounds, together):
     settle_in()
     node = node_for(PeerConfig.read(config))
     gradients, round_ = node.me.engine.gradients, node._round
-    spent = {"cpu": 0.0, "training": 0.0, "whole": [], "alone": [], "parameters": node.me.theta.shape[1]}
+    parts = {"training": (node.me.engine, "gradients"), "take": (node.ledger, "take"), "state": (node.store, "commit")}
+    spent = dict.fromkeys(["cpu", *parts], 0.0) | {"whole": [], "alone": [], "parameters": node.me.theta.shape[1]}
 
-    def timed(theta, number):
-        before = time.thread_time()
-        result = gradients(theta, number)
-        spent["training"] += (time.thread_time() - before) / rounds
-        return result
+    def timed(part):
+        owner, name = parts[part]
+        work = getattr(owner, name)
+
+        def doing(*args):
+            before = time.thread_time()
+            result = work(*args)
+            spent[part] += (time.thread_time() - before) / rounds
+            return result
+
+        setattr(owner, name, doing)
 
     async def clocked(work, to):
         await asyncio.to_thread(together.wait)
@@ -281,10 +299,12 @@ def measured(config, rounds, together):
         if node.me.round < WARM_UP:
             await round_()
             return
-        node.me.engine.gradients, before = timed, time.process_time()
+        if node.me.round == WARM_UP:
+            for part in parts:
+                timed(part)
+        before = time.process_time()
         await clocked(round_(), "whole")
         spent["cpu"] += (time.process_time() - before) / rounds
-        node.me.engine.gradients = gradients
         await clocked(node._compute(lambda: gradients(node.me.theta, node.me.round)), "alone")
 
     node._round = marked
