@@ -37,7 +37,7 @@ test-network: $(STAMP) ## Federations of real processes, killed and disturbed (s
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m network --timeout 600
 
 fuzz: $(STAMP) ## Throw a minute of mutated bytes at the parser of messages
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[fuzz]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	@$(BIN)/python tests/peer/fuzz_parsing.py -max_total_time=60
 
 docs: $(STAMP) ## Write docs/catalogue.md, and what purifl list shows, from the code
