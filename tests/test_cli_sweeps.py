@@ -127,6 +127,7 @@ def test_bad_conditions(purifl, grid):
 
 
 @pytest.mark.parametrize(
+                       (["--by", "seed", "--across", "seed"], "across: 'seed' is not usable; it is one of --by"),
     ("name", "content"),
     [
         ("t.csv", b"defense\n\xff\xfe\n"),

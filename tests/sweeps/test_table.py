@@ -107,6 +107,8 @@ def test_a_column_for_each_value_of_a_setting(store):
         assert line[str(result.experiment.seed)] == shown
     (line,) = table.across([{"a": 1, "b": 0.5, "m": None}], ["a"], "b", ["m"])
     assert line == {"a": 1, "0.5": None}
+    with pytest.raises(ConfigError, match="across: 'b' is not usable; it has the value 'a', a column of --by"):
+        table.across([{"a": 1, "b": "a", "m": 0.5}], ["a"], "b", ["m"])
 
 
 def test_columns_of_mixed_types_can_be_stored(tmp_path):
@@ -116,6 +118,11 @@ def test_columns_of_mixed_types_can_be_stored(tmp_path):
     assert [row["a"] for row in stored] == [1.0, 0.5, None]
     assert [row["b"] for row in stored] == ["auto", "3", None]
     assert [row["c"] for row in stored] == [None, None, True]
+
+
+def test_markdown_is_escaped(tmp_path):
+    files.export([{"a|b": "c|d"}], tmp_path / "t.md")
+    assert (tmp_path / "t.md").read_text() == "| a\\|b |\n| --- |\n| c\\|d |\n"
 
 
 def test_latex_is_escaped(tmp_path):

@@ -71,8 +71,9 @@ def _write_latex(found: Sequence[Row], file: Path) -> None:
 
 def _write_markdown(found: Sequence[Row], file: Path) -> None:
     shown = _shown(found)
-    lines = [shown, ["---" for _ in shown], *([cell(row, key).replace("|", "\\|") for key in shown] for row in found)]
-    file.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
+    lines = [shown, ["---" for _ in shown], *([cell(row, key) for key in shown] for row in found)]
+    escaped = ([text.replace("|", "\\|") for text in line] for line in lines)
+    file.write_text("".join(f"| {' | '.join(line)} |\n" for line in escaped), encoding="utf-8")
 
 
 def _shown(found: Sequence[Row]) -> list[str]:

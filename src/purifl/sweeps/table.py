@@ -108,6 +108,10 @@ def across(groups: Sequence[Row], by: Sequence[str], column: str, metrics: Seque
     lines: dict[tuple[str, ...], Row] = {}
     for each in groups:
         line = lines.setdefault(tuple(written(each.get(key)) for key in by), {key: each.get(key) for key in by})
+    taken = {written(each.get(column)) for each in groups} & set(by)
+    if column in by or taken:
+        why = "it is one of --by already" if column in by else f"it has the value {min(taken)!r}, a column of --by"
+        raise ConfigError("across", column, f"{why}; choose another column")
         shown = [cell(each, metric) for metric in metrics if each.get(metric) is not None]
         line[written(each.get(column))] = " / ".join(shown) or None
     return list(lines.values())
