@@ -37,6 +37,7 @@ def test_a_sweep_and_its_results(purifl, grid):
     assert "6 of 6 runs are done, 0 of them were before" in out
     assert "purifl results sweeps/grid" in out
     assert "0/6 runs done" in err
+    assert "purifl report sweeps/grid" in out
     assert "6/6 runs done, 0 running, 0 failed" in err
     code, out, _ = purifl("sweep", grid(), "--json")
     found = json.loads(out)
@@ -98,6 +99,7 @@ def test_settings_of_all_runs_can_be_given(purifl, grid):
         (["reproduce", "figure-77"], "did you mean 'figure-7'"),
         (["reproduce", "all", "--seeds", "100000"], "seeds: 100000 is not usable; it should be 1 to 100"),
         (["reproduce", "--seeds", "0"], "seeds: 0 is not usable"),
+        (["sweep", "grid.json", "--device", ""], "device: "),
     ],
 )
 def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):

@@ -75,7 +75,7 @@ def sweep_command(
     from purifl.sweeps import Sweep
 
     settings = read_settings(file)
-    _override(settings, [*([f"device={device}"] if device else []), *(set_ or [])])
+    _override(settings, [*([f"device={device}"] if device is not None else []), *(set_ or [])])
     folder = store or Path("sweeps") / file.stem
     what = Sweep.parse(settings)
     _adopt(folder, known or [])
@@ -89,7 +89,8 @@ def sweep_command(
         _say(f"{done} of {len(report.experiments)} runs are done, {report.skipped} of them were before.")
         if done:
             _say(f"Table of all runs: {report.store.table}; look at it with: purifl results {folder}")
-            _say(f"A page on them all is made by: purifl report {folder}")
+        if any(run.finished for run in report.store.folders()):
+            _say(f"A page on all that ran here is made by: purifl report {folder}")
     if failures:
         raise typer.Exit(1)
 
