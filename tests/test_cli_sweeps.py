@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from engines_here import Here
+from purifl.experiment import flat
 from purifl.sweeps import schedule
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -36,8 +37,8 @@ def test_a_sweep_and_its_results(purifl, grid):
     assert code == 0
     assert "6 of 6 runs are done, 0 of them were before" in out
     assert "purifl results sweeps/grid" in out
-    assert "0/6 runs done" in err
     assert "purifl report sweeps/grid" in out
+    assert "0/6 runs done" in err
     assert "6/6 runs done, 0 running, 0 failed" in err
     code, out, _ = purifl("sweep", grid(), "--json")
     found = json.loads(out)
@@ -73,12 +74,16 @@ def test_runs_that_were_done_elsewhere_are_not_done_again(purifl, grid):
     assert (
         json.loads(purifl("sweep", "grid.json", "--store", "here", "--json")[1])["skipped"] == 6
     )  # and it stays known
+    code, out, _ = purifl("sweep", grid(seeds=2), "--store", "known", "--known", "runs.parquet")
+    assert (code, "4 of 4 runs are done" in out) == (0, True)
+    assert "purifl report" not in out  # which takes folders of runs
     purifl("results", "there", "--by", "defense", "--export", "means.parquet")
     for name, said in (("means.parquet", "is no table of runs"), ("none.parquet", "cannot be read"),
                        ("grid.json", "cannot be read as Parquet")):  # fmt: skip
         code, _, err = purifl("sweep", "grid.json", "--store", "new", "--known", name)
         assert code == 2
         assert said in err
+        assert not Path("new").exists()
 
 
 def test_settings_of_all_runs_can_be_given(purifl, grid):
@@ -94,12 +99,12 @@ def test_settings_of_all_runs_can_be_given(purifl, grid):
         (["sweep", "grid.json", "--set", "rounds"], "write it as key.path=value"),
         (["sweep", "grid.json", "--set", "round=3"], "did you mean 'rounds'"),
         (["sweep", "grid.json", "--device", "tpu"], "device: 'tpu'"),
+        (["sweep", "grid.json", "--device", ""], "device: "),
         (["sweep", "grid.json", "--address", "x"], "engine 'ray'"),
         (["results", "."], "not a store"),
         (["reproduce", "figure-77"], "did you mean 'figure-7'"),
         (["reproduce", "all", "--seeds", "100000"], "seeds: 100000 is not usable; it should be 1 to 100"),
         (["reproduce", "--seeds", "0"], "seeds: 0 is not usable"),
-        (["sweep", "grid.json", "--device", ""], "device: "),
     ],
 )
 def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):
@@ -122,6 +127,7 @@ def test_bad_conditions(purifl, grid):
                        (["--by", "nothing"], "column"),
                        (["--by", "defense", "--metrics", "hardware"], "metrics: 'hardware' is not usable"),
                        (["--across", "seed"], "it needs --by"),
+                       (["--by", "seed", "--across", "seed"], "across: 'seed' is not usable; it is one of --by"),
                        (["--export", "t.doc"], ".csv, .parquet, .tex, .md")):  # fmt: skip
         code, _, err = purifl("results", "sweeps/grid", *args)
         assert code == 2
@@ -129,7 +135,6 @@ def test_bad_conditions(purifl, grid):
 
 
 @pytest.mark.parametrize(
-                       (["--by", "seed", "--across", "seed"], "across: 'seed' is not usable; it is one of --by"),
     ("name", "content"),
     [
         ("t.csv", b"defense\n\xff\xfe\n"),
@@ -163,13 +168,28 @@ def test_names_that_no_file_can_have(purifl, grid, args):
     assert "File name too long" in err
 
 
-@pytest.mark.parametrize("text", ["no", "[]", '{"judged": {}}'])
-def test_what_was_reproduced_before_and_is_damaged(purifl, text):
+@pytest.mark.parametrize("names", [[], ["figure-1"]])
+def test_what_was_reproduced_before_and_is_damaged(purifl, names):
     Path("here").mkdir()
-    Path("here/figure-1.json").write_text(text)
-    code, _, err = purifl("reproduce", "--quick", "--out", "here")
+    Path("here/figure-8.json").write_text('{"title": "x"}')
+    code, _, err = purifl("reproduce", *names, "--quick", "--out", "here")
     assert code == 2
-    assert "figure-1.json is damaged" in err
+    assert "figure-8.json is damaged: runs: field required; remove it" in err
+    assert [file.name for file in Path("here").iterdir()] == ["figure-8.json"]  # nothing was begun
+
+
+def test_the_list_knows_a_table_reads_it_once_and_writes_nothing(purifl, monkeypatch):
+    from purifl.paper.item import items
+    from purifl.sweeps import files, known, table
+
+    read = []
+    (first, *_) = items()["table-3"].experiments(1, True, "cpu")
+    row = dict.fromkeys(table.METRICS) | {"run": first.digest(), "seconds": 1.0} | dict(flat(first.to_dict()))
+    files.export([row | {"curves": '{"round": [], "test_accuracy": [], "attack_accuracy": []}'}], Path("t.parquet"))
+    monkeypatch.setattr(known, "read_parquet", lambda file: read.append(file) or files.read_parquet(file))
+    code, out, _ = purifl("reproduce", "--quick", "--known", "t.parquet")
+    assert (code, "1 of 8" in out, read) == (0, True, [Path("t.parquet")])
+    assert not Path("reproduction-quick").exists()
 
 
 def test_reproduce_lists_what_there_is_and_how_far_it_is(purifl):

@@ -9,9 +9,14 @@ import pytest
 from purifl import Experiment, run
 from purifl.errors import RunError
 from purifl.runs import RunFolder
+from purifl.stored import checked_findings
 from purifl.sweeps.table import row_of
 from tiny import TINY
 
+FOUND = {
+    "title": "a figure", "quick": True, "runs": 2, "done": 1, "seeds": 1, "seconds": 0.5, "hardware": ["a CPU"],
+    "judged": {"gpd-paper": {"verdict": "open", "claims": []}, "gpd": {"verdict": "not", "claims": []}},
+}  # fmt: skip
 EVENT = {"round": 1, "event": "cut", "client": 0, "neighbour": 1, "malicious": True}
 
 
@@ -80,6 +85,32 @@ def test_a_damaged_summary_gives_no_row(folder, key, value):
     damage(folder / "result.json", ("summary", key), value)
     with pytest.raises(RunError, match=rf"damaged: summary\.{key}: "):
         row_of(RunFolder(folder))
+
+
+def test_curves_of_damaged_rounds_give_no_row(folder):
+    damage(folder / "metrics.jsonl", (1, "attack_accuracy"), "x")
+    with pytest.raises(RunError, match=r"damaged: curves\.attack_accuracy\.0: input should be a valid number"):
+        row_of(RunFolder(folder))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no", "^invalid JSON"),
+        (100_000 * "[", "^invalid JSON: recursion"),
+        ("[]", "^input should be an object"),
+        (json.dumps({key: value for key, value in FOUND.items() if key != "runs"}), "^runs: field required"),
+        (json.dumps(FOUND | {"done": "x"}), "^done: input should be a valid integer"),
+        (json.dumps(FOUND | {"done": 3}), "^done: 3 of 2 runs"),
+        (json.dumps(FOUND | {"hardware": [1]}), r"^hardware\.0: input should be a valid string"),
+        (json.dumps(FOUND | {"judged": {"gpd": {"verdict": "not"}}}), r"^judged\.gpd-paper: field required"),
+        (json.dumps(FOUND | {"judged": {"gpd": {"verdict": "no"}}}), r"^judged\.gpd\.verdict: input should be"),
+    ],
+)
+def test_what_was_found_of_a_figure(text, said):
+    assert checked_findings(json.dumps(FOUND).encode(), ("gpd-paper", "gpd")) == FOUND
+    with pytest.raises(ValueError, match=said):
+        checked_findings(text.encode(), ("gpd-paper", "gpd"))
 
 
 def test_a_report_on_damaged_runs_ends_with_a_message(purifl, folder, tmp_path):

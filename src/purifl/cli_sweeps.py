@@ -78,8 +78,7 @@ def sweep_command(
     _override(settings, [*([f"device={device}"] if device is not None else []), *(set_ or [])])
     folder = store or Path("sweeps") / file.stem
     what = Sweep.parse(settings)
-    _adopt(folder, known or [])
-    report = swept(what, folder, workers=workers, engine=engine, address=address, log=log)
+    report = swept(what, folder, workers=workers, engine=engine, address=address, known=known or [], log=log)
     failures = [{"run": experiment.digest(), "reason": reason} for experiment, reason in report.failures]
     done = len(report.experiments) - len(failures)
     if json_:
@@ -162,16 +161,6 @@ def results_command(
         _say(f"… and {len(found) - SHOWN} more rows; --where and --by make them fewer, --export writes them all.")
 
 
-def _adopt(folder: Path, files: list[Path]) -> None:
-    """Let the store know of runs that were done elsewhere."""
-    if files:
-        from purifl.sweeps import Store
-
-        store = Store.at(folder)
-        for file in files:
-            store.adopt(file)
-
-
 def _override(settings: dict[str, Any], items: list[str]) -> None:
     from purifl.experiment import assignment, set_path
 
@@ -222,17 +211,20 @@ def reproduce_command(
     from purifl.paper import item as paper
     from purifl.paper.reproduce import FULL_SEEDS, QUICK_SEEDS, Plan, reproduce
     from purifl.progress import sweeping
+    from purifl.sweeps import Store
 
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     plan = Plan(folder, (QUICK_SEEDS if quick else FULL_SEEDS) if seeds is None else seeds, quick, device)
     wanted = paper.chosen(names or [])
-    _adopt(plan.store, known or [])
     if not wanted:
-        _list_items(plan, paper.items())
+        _list_items(plan, Store(plan.store, tuple(known or [])), paper.items())
         return
     try:
         with sweeping(err) as on_progress:
-            made = reproduce(wanted, plan, run=run, workers=workers, on_progress=on_progress, on_made=_say_verdict)
+            made = reproduce(
+                wanted, plan, run=run, workers=workers, known=known or [],
+                on_progress=on_progress, on_made=_say_verdict,
+            )  # fmt: skip
     except KeyboardInterrupt:
         said = f"Interrupted. What is done is kept in {folder}; the same command goes on."
         err.print(said, highlight=False, soft_wrap=True, markup=False)
@@ -248,10 +240,10 @@ def _say_verdict(item: Any, made: dict[str, Any]) -> None:  # noqa: ANN401 - tor
     _say(f"{item.name}: {verdicts}{missing}")
 
 
-def _list_items(plan: Any, items: dict[str, Any]) -> None:  # noqa: ANN401
+def _list_items(plan: Any, store: Any, items: dict[str, Any]) -> None:  # noqa: ANN401
     printed = Table("name", "what it shows", "runs done", "gpd-paper", "gpd")
     for name, item in items.items():
-        state = plan.state(item)
+        state = plan.state(item, store)
         verdicts = [state["made"]["judged"][each]["verdict"] if state["made"] else "–" for each in ("gpd-paper", "gpd")]
         printed.add_row(name, escape(item.heading(plan.quick)), f"{state['done']} of {state['runs']}", *verdicts)
     out_console.print(printed)

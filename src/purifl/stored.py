@@ -1,4 +1,4 @@
-"""What the files of a finished run must hold: anybody may have written in them since.
+"""What the files of a finished run, and those made of runs, must hold: anybody may have written in them since.
 
 Runs of a simulation, of a network and of one of its peers have the same columns; what is not known there is null. Only
 what is read again is checked, so that a run may hold more.
@@ -6,15 +6,38 @@ what is read again is checked, so that a run may hold more.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    RootModel,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 
 from purifl.metrics import Row
 
+_ROUNDING = 1e-6
+"""By which a mean of ones may miss 1 in single precision."""
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1 + _ROUNDING:
+        raise PydanticCustomError("share", "input should be from 0 to 1")
+    return value
+
+
 Number = float | None
+Share = Annotated[float, AfterValidator(_share)] | None
+Verdict = Literal["reproduced", "partly", "not", "open"]
+"""On a claim of the paper; see :mod:`purifl.paper.claims`."""
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -24,13 +47,13 @@ class _Kept(BaseModel):
 
 class _Round(_Kept):
     round: PositiveInt
-    test_accuracy: Number = None
-    test_accuracy_min: Number = None
-    test_accuracy_std: Number = None
-    attack_accuracy: Number = None
-    attack_accuracy_all: Number = None
-    accuracy_by_client: dict[str, Number] = {}
-    accuracy_by_label: list[Number] = []
+    test_accuracy: Share = None
+    test_accuracy_min: Share = None
+    test_accuracy_std: Share = None
+    attack_accuracy: Share = None
+    attack_accuracy_all: Share = None
+    accuracy_by_client: dict[str, Share] = {}
+    accuracy_by_label: list[Share] = []
     tracking_error: Number = None
     gamma_norm: Number = None
     missed_edges: NonNegativeInt | None = None
@@ -63,17 +86,17 @@ class _Result(_Kept):
 
 
 class _Summary(_Kept):
-    test_accuracy: Number
-    test_accuracy_min: Number
-    test_accuracy_std: Number
-    attack_accuracy: Number
-    attack_accuracy_all: Number
+    test_accuracy: Share
+    test_accuracy_min: Share
+    test_accuracy_std: Share
+    attack_accuracy: Share
+    attack_accuracy_all: Share
     missed_edges: NonNegativeInt | None
     false_alarm_edges: NonNegativeInt | None
     benign_components: NonNegativeInt | None
     tracking_error: Number
     gamma_norm: Number
-    accuracy_by_label: list[Number] | None = None
+    accuracy_by_label: list[Share] | None = None
     detected_round: PositiveInt | None
     epsilon: Number = None
     seconds: NonNegativeFloat
@@ -84,21 +107,63 @@ class _Summary(_Kept):
 
 class _Curves(_Kept):
     round: list[PositiveInt]
-    test_accuracy: list[Number]
-    attack_accuracy: list[Number]
+    test_accuracy: list[Share]
+    attack_accuracy: list[Share]
 
 
 class _Known(_Summary):
-    run: str
+    run: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
     seed: NonNegativeInt
     curves: str
+
+
+class _Labels(RootModel[dict[str, Share]]):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Judged(_Kept):
+    verdict: Verdict
+
+
+class _Findings(_Kept):
+    title: str
+    runs: NonNegativeInt
+    done: NonNegativeInt
+    seeds: PositiveInt
+    seconds: NonNegativeFloat
+    hardware: list[str]
+    judged: dict[str, _Judged]
 
 
 def check_known(rows: Sequence[Row]) -> None:
     """Refuse, with a ValueError, rows of a table that are not those of runs."""
     for k, row in enumerate(rows, 1):
         found = _valid(_Known, row, f"row {k}")
-        _valid(_Curves, json.loads(found.curves), f"row {k}.curves")
+        _valid(_Labels, {key: value for key, value in row.items() if key.startswith("accuracy_label_")}, f"row {k}")
+        _check_lengths(_valid(_Curves, found.curves, f"row {k}.curves", json=True), f"row {k}.curves")
+
+
+def checked_curves(found: Row) -> Row:
+    """What was measured in every round in which models were tested, or a ValueError."""
+    _check_lengths(_valid(_Curves, found, "curves"), "curves")
+    return found
+
+
+def _check_lengths(curves: _Curves, where: str) -> None:
+    for name in ("test_accuracy", "attack_accuracy"):
+        if len(getattr(curves, name)) != len(curves.round):
+            raise ValueError(f"{where}.{name}: {len(getattr(curves, name))} values of {len(curves.round)} rounds")
+
+
+def checked_findings(text: bytes, subjects: Sequence[str]) -> Row:
+    """What was found of a table or figure of the paper, as its file has it, or a ValueError."""
+    found = _valid(_Findings, text, "", json=True)
+    missing = [subject for subject in subjects if subject not in found.judged]
+    if missing:
+        raise ValueError(f"judged.{missing[0]}: field required")
+    if found.done > found.runs:
+        raise ValueError(f"done: {found.done} of {found.runs} runs")
+    return found.model_dump()
 
 
 def checked_summary(found: Any) -> Row:  # noqa: ANN401 - whatever a file may hold
@@ -147,10 +212,11 @@ def check_events(events: Sequence[Row], edges: Sequence[Row], rounds: int) -> No
             raise ValueError(f"row {k} is of round {found.round} of {rounds}")
 
 
-def _valid(model: type[T], found: Any, where: str) -> T:  # noqa: ANN401 - whatever a file may hold
+def _valid(model: type[T], found: Any, where: str, *, json: bool = False) -> T:  # noqa: ANN401 - whatever a file may hold
     try:
-        return model.model_validate(found)
+        return model.model_validate_json(found) if json else model.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join([*([where] if where else []), *map(str, first["loc"])])
-        raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        said = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+        raise ValueError(f"{place}: {said}" if place else said) from None

@@ -121,7 +121,7 @@ def test_an_interrupted_reproduction_goes_on_and_what_is_there_can_be_shown(smal
 
     with pytest.raises(KeyboardInterrupt):
         reproduce(small, plan(tmp_path), on_progress=interrupt)
-    there = plan(tmp_path).state(small[0])
+    there = plan(tmp_path).state(small[0], Store(plan(tmp_path).store))
     assert 4 <= there["done"] < there["runs"] == 6
     made = reproduce(small, plan(tmp_path), run=False)
     assert len(used) == 1
@@ -145,8 +145,7 @@ def test_a_reproduction_goes_on_on_another_machine_that_knows_the_table_alone(sm
         reproduce(small, plan(tmp_path / "a"), on_progress=interrupt)
     carried = tmp_path / "runs.parquet"
     files.export(table.rows(plan(tmp_path / "a").store), carried)
-    Store.at(plan(tmp_path / "b").store).adopt(carried)
-    reproduce(small, plan(tmp_path / "b"))
+    reproduce(small, plan(tmp_path / "b"), known=[carried])
     assert len(used[1].jobs) == 2
     reproduce(small, plan(tmp_path / "a"))  # the first one goes on, too, and has everything itself
     for name in ("table-2.csv", "figure-7.csv", "figure-7-curves.csv", "figure-9.csv", "figure-14.csv", "figure-7.svg"):
@@ -155,6 +154,17 @@ def test_a_reproduction_goes_on_on_another_machine_that_knows_the_table_alone(sm
     whole = {row["run"] for row in table.rows(plan(tmp_path / "b").store)}
     assert whole == {row["run"] for row in table.rows(plan(tmp_path / "b").store / "results.parquet")}
     assert len(whole) == 6
+
+
+def test_nothing_is_drawn_where_nothing_was_measured(small, used, tmp_path):
+    reproduce(small[:1], plan(tmp_path / "a"))
+    empty = {key: None for key in table.METRICS if "accuracy" in key}
+    empty["curves"] = '{"round": [1, 2], "test_accuracy": [null, null], "attack_accuracy": [null, null]}'
+    files.export([row | empty for row in table.rows(plan(tmp_path / "a").store)], tmp_path / "runs.parquet")
+    made = reproduce(small, plan(tmp_path / "b"), known=[tmp_path / "runs.parquet"])
+    assert {(facts["done"], facts["judged"]["gpd"]["verdict"]) for facts in made.values()} == {(6, "open")}
+    assert not list((tmp_path / "b" / "out").glob("figure-*.[ps][nv]g"))
+    assert "![" not in (tmp_path / "b" / "out" / "figure-7.md").read_text()
 
 
 def test_a_run_that_fails_is_a_gap_with_its_reason(small, used, tmp_path):

@@ -79,6 +79,10 @@ class Cells:
         """The values of a cell by seed; none where nothing was measured."""
         return self._values.get((column, place, defense), {})
 
+    def measured(self, column: str) -> bool:
+        """Whether any cell has a value."""
+        return any(values for (name, _, _), values in self._values.items() if name == column)
+
     def estimate(self, column: str, place: Place, defense: str) -> Estimate | None:
         """Their mean and interval."""
         values = self.values(column, place, defense)

@@ -28,8 +28,7 @@ from typing import Any, Literal
 from purifl.intervals import Estimate, estimate
 from purifl.paper.cells import Cells, Place, Values
 from purifl.paper.item import PRINTED_SUBJECT, Claim, Item
-
-Verdict = Literal["reproduced", "partly", "not", "open"]
+from purifl.stored import Verdict
 
 
 @dataclass(frozen=True)

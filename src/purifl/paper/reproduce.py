@@ -21,6 +21,7 @@ from purifl.paper.contours import Problem
 from purifl.paper.figures import Point
 from purifl.paper.item import SUBJECTS, Item, items
 from purifl.paper.tables import cells_csv, csv_text, page, summary
+from purifl.stored import checked_findings
 from purifl.sweeps import Progress, Store, sweep
 from purifl.sweeps.files import Row
 from purifl.sweeps.store import replacing
@@ -69,12 +70,15 @@ class Plan:
         self._spent.update({key: row_for(store, run)["seconds"] for key, run in runs.items() if key not in self._spent})
         return sum(self._spent[key] for key in runs)
 
-    def state(self, item: Item) -> dict[str, Any]:
-        """How many runs it takes, how many are done, and what was made of it before, if anything."""
-        store, planned = Store(self.store), self.experiments(item)
-        made = self.out / f"{item.name}.json"
+    def state(self, item: Item, store: Store) -> dict[str, Any]:
+        """How many runs it takes, how many of them a store has, and what was made of it before, if anything."""
+        planned, made = self.experiments(item), self.out / f"{item.name}.json"
         done = sum(map(store.has, planned))
         return {"runs": len(planned), "done": done, "made": _made_before(made) if made.exists() else None}
+
+    def made(self) -> dict[str, dict[str, Any]]:
+        """What was found of each item made so far."""
+        return {name: _made_before(file) for name in items() if (file := self.out / f"{name}.json").exists()}
 
 
 def reproduce(
@@ -83,6 +87,7 @@ def reproduce(
     *,
     run: bool = True,
     workers: int | None = None,
+    known: Sequence[Path] = (),
     on_progress: Callable[[Progress], None] | None = None,
     on_made: Callable[[Item, dict[str, Any]], None] | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -93,10 +98,13 @@ def reproduce(
         plan: How.
         run: Whether runs that are missing are done first.
         workers: Runs at a time.
+        known: Tables of runs that were done elsewhere, exported as Parquet.
         on_progress: Told how far the runs are.
         on_made: Told what was found of an item.
     """
-    store, found = Store.at(plan.store), {}
+    plan.made()  # what is damaged would show only after the first runs
+    everything = [experiment for item in wanted for experiment in plan.experiments(item)]
+    store, found = Store.adopting(plan.store, known, everything), {}
 
     def make(item: Item) -> None:
         found[item.name] = made = _make(item, plan, store)
@@ -139,12 +147,12 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     planned = plan.experiments(item)
     done = [experiment for experiment in planned if store.has(experiment)]
     if item.kind == "contour":
-        cells, rows = _contour(item, plan.out), []
+        cells, rows, drawn = _contour(item, plan.out), [], True
     else:
         settings = {experiment.digest(): dict(flat(experiment.to_dict())) for experiment in planned}
         rows = [row_for(store, experiment) | settings[experiment.digest()] for experiment in done]
         cells = Cells.of(item, settings.values(), rows)
-        _draw(item, cells, rows, plan.out)
+        drawn = _draw(item, cells, rows, plan.out)
     verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
     facts = {
         "title": item.heading(plan.quick), "quick": plan.quick, "seeds": plan.seeds if planned else 1,
@@ -153,7 +161,6 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     }  # fmt: skip
     _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))
     gaps = _gaps(planned, done, store)
-    drawn = item.kind != "table" and bool(done or not planned)
     _write(plan.out / f"{item.name}.md", page(item, cells, facts, _setting(facts), gaps, drawn))
     _write(plan.out / f"{item.name}.json", json.dumps(facts, indent=1) + "\n")
     return facts
@@ -195,11 +202,12 @@ def _contour(item: Item, out: Path) -> Cells:
     return cells
 
 
-def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> None:
-    if item.kind == "table" or not measured:
-        return
+def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> bool:
+    """The picture, where there is anything to show in it, and whether there is."""
+    points = _points(item, measured) if item.kind == "curves" else []
+    if item.kind == "table" or not (points if item.kind == "curves" else cells.measured(item.measures[0].column)):
+        return False
     if item.kind == "curves":
-        points = _points(item, measured)
         figures.write(figures.curves(item, points), out, item.name)
         columns = ("partition", "defense", "round", "mean", "half_width_95", "n")
         rows = [(p.panel, p.defense, p.round, p.value.mean, p.value.half, p.value.n) for p in points]
@@ -207,6 +215,7 @@ def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> None:
     else:
         draw = {"lines": figures.lines, "bars": figures.bars}[item.kind]
         figures.write(draw(item, cells), out, item.name)
+    return True
 
 
 def _points(item: Item, measured: Sequence[Row]) -> list[Point]:
@@ -224,16 +233,14 @@ def _points(item: Item, measured: Sequence[Row]) -> list[Point]:
 def _made_before(file: Path) -> dict[str, Any]:
     """What was found of an item, as its file has it."""
     try:
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        _ = [facts["judged"][subject]["verdict"] for subject in SUBJECTS], facts["seconds"], facts["hardware"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        return checked_findings(file.read_bytes(), SUBJECTS)
+    except (ValueError, OSError) as error:
         raise RunError(f"{file} is damaged: {error}; remove it, and purifl reproduce {file.stem} makes it") from error
-    return facts
 
 
 def _write_summary(plan: Plan, store: Store) -> None:
     """The page that names everything made so far."""
-    made = {name: _made_before(file) for name in items() if (file := plan.out / f"{name}.json").exists()}
+    made = plan.made()
     what = "reduced versions, on digits" if plan.quick else "the paper's settings"
     rule = (claims.__doc__ or "").partition("\n")[2].strip()
     hours = plan.seconds(made, store) / 3600

@@ -110,9 +110,26 @@ def read_parquet(file: Path) -> list[Row]:
     import pyarrow.parquet  # noqa: PLC0415 - slow to import
 
     try:
-        found: list[Row] = pyarrow.parquet.read_table(file).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            table = opened.read()
+        names = table.column_names
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise RunError(f"{file} cannot be read as Parquet: {error}") from error
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise RunError(f"{file} cannot be read as a table: it has two columns {twice[0]!r}")
+    values = [_values(column, file, name) for name, column in zip(names, table.columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _values(column: Iterable[Any], file: Path, name: str) -> list[Any]:
+    """The cells of a column; what Python has no value for, text that is no UTF-8 or a date of no year, is refused."""
+    found = []
+    for k, value in enumerate(column, 1):
+        try:
+            found.append(value.as_py())
+        except (ValueError, ArithmeticError, LookupError) as error:
+            raise RunError(f"{file} cannot be read as Parquet: row {k}.{name}: {error}") from error
     return found
 
 

@@ -99,6 +99,7 @@ def sweep(
     workers: int | None = None,
     engine: EngineName = "local",
     address: str | None = None,
+    known: Sequence[Path] = (),
     log: Log | None = None,
     on_progress: OnProgress | None = None,
 ) -> Report:
@@ -114,6 +115,7 @@ def sweep(
         workers: Runs at a time; as many as cores, two for each GPU, or as many as a cluster has room for if not given.
         engine: Processes on this machine, or a Ray cluster.
         address: Of the cluster; one is started on this machine if not given.
+        known: Tables of runs that were done elsewhere, exported as Parquet; these are finished, too.
         log: Where the metrics shall go besides.
         on_progress: Called whenever something changes, and twice a second.
     """
@@ -123,7 +125,7 @@ def sweep(
         raise ConfigError("address", address, "it is for engine 'ray'")
     check_log(log)
     experiments = _experiments(what)
-    schedule = _Schedule(Store.at(store), experiments, log, on_progress or (lambda _: None))
+    schedule = _Schedule(Store.adopting(store, known, experiments), experiments, log, on_progress or (lambda _: None))
     if schedule.queue:
         devices = {experiment.device for experiment in experiments}
         chosen = Local(workers, devices) if engine == "local" else Cluster(workers, devices, address)

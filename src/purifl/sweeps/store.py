@@ -14,7 +14,7 @@ row alone, which is all that tables and pictures take.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,17 +26,22 @@ from uuid import uuid4
 from purifl.errors import RunError
 from purifl.experiment import Experiment
 from purifl.runs import Result, RunFolder
-from purifl.stored import check_known
-from purifl.sweeps.files import Row, read_parquet
+from purifl.sweeps.known import Known
 
 State = Literal["finished", "interrupted", "failed", "open"]
 
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of a store."""
+    """The folder of a store.
+
+    Attributes:
+        path: Where it is.
+        beside: Tables of runs that it knows besides its own.
+    """
 
     path: Path
+    beside: tuple[Path, ...] = ()
 
     @classmethod
     def at(cls, path: Path | str) -> Store:
@@ -55,6 +60,22 @@ class Store:
         return store
 
     @classmethod
+    def adopting(cls, path: Path | str, files: Sequence[Path], experiments: Iterable[Experiment]) -> Store:
+        """The store in ``path``, which from now on knows the runs of tables that were exported as Parquet.
+
+        Nothing is written before it is clear that the tables can be used, for these experiments, too.
+        """
+        known = cls(Path(path), tuple(files)).known
+        for experiment in experiments:
+            known.row(experiment)
+        store = cls.at(path)
+        for file in files:
+            content = file.read_bytes()
+            with replacing(store.path / "tables" / f"{sha256(content).hexdigest()[:12]}.parquet") as new:
+                new.write_bytes(content)
+        return store
+
+    @classmethod
     def existing(cls, path: Path | str) -> Store:
         """The store in ``path``, which has to be there."""
         if not (Path(path) / "store.json").exists():
@@ -66,25 +87,14 @@ class Store:
         """The file with one row for each finished run."""
         return self.path / "results.parquet"
 
-    def adopt(self, file: Path) -> None:
-        """Know from now on the runs of a table that was exported as Parquet, from this store or another."""
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise RunError(f"known: {file} cannot be read: {error.strerror or error}") from error
-        _known_rows(file)
-        with replacing(self.path / "tables" / f"{sha256(content).hexdigest()[:12]}.parquet") as new:
-            new.write_bytes(content)
-
     @cached_property
-    def known(self) -> dict[str, Row]:
-        """The rows of runs that were done elsewhere, by hash, as of the first look at them."""
-        files = sorted((self.path / "tables").glob("*.parquet"))
-        return {row["run"]: row for file in files for row in _known_rows(file)}
+    def known(self) -> Known:
+        """The runs that were done elsewhere, as of the first look at them."""
+        return Known.of([*sorted((self.path / "tables").glob("*.parquet")), *self.beside])
 
     def has(self, experiment: Experiment) -> bool:
         """Whether a run is finished, here or elsewhere."""
-        return self.folder(experiment).finished or experiment.digest() in self.known
+        return self.folder(experiment).finished or self.known.row(experiment) is not None
 
     def folder(self, experiment: Experiment) -> RunFolder:
         """Where a run is, or will be."""
@@ -127,16 +137,6 @@ class Store:
 
     def _failure(self, experiment: Experiment) -> Path:
         return self.path / "failures" / f"{experiment.digest()}.json"
-
-
-def _known_rows(file: Path) -> list[Row]:
-    """The rows of a table of runs, checked."""
-    found = read_parquet(file)
-    try:
-        check_known(found)
-    except ValueError as error:
-        raise RunError(f"{file} is no table of runs as purifl results --export writes it: {error}") from error
-    return found
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:

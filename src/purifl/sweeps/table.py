@@ -11,7 +11,7 @@ from purifl.errors import ConfigError, RunError, unknown_name
 from purifl.experiment import Experiment, flat
 from purifl.intervals import estimate
 from purifl.runs import RunFolder
-from purifl.stored import checked_summary
+from purifl.stored import checked_curves, checked_summary
 from purifl.sweeps.files import Row, cell, columns, read, write_parquet, written
 from purifl.sweeps.store import Store, replacing
 
@@ -32,13 +32,16 @@ def rows(source: Path) -> list[Row]:
         return read(source)
     store = Store.existing(source)
     own = {folder.path.name: row_of(folder) for folder in store.folders() if folder.finished}
-    return list((store.known | own).values())
+    return list((store.known.rows | own).values())
 
 
 def row_for(store: Store, experiment: Experiment) -> Row:
     """The row of a run that the store has."""
     folder = store.folder(experiment)
-    return row_of(folder) if folder.finished else store.known[experiment.digest()]
+    found = row_of(folder) if folder.finished else store.known.row(experiment)
+    if found is None:
+        raise RunError(f"{store.path} has no run {experiment.digest()}")
+    return found
 
 
 def row_of(folder: RunFolder) -> Row:
@@ -53,7 +56,7 @@ def row_of(folder: RunFolder) -> Row:
             **dict(flat(settings)),
             **{key: summary.get(key) for key in METRICS},
             **{f"accuracy_label_{label}": value for label, value in enumerate(labels)},
-            "curves": json.dumps({key: [row.get(key) for row in tested] for key in ("round", *CURVES)}),
+            "curves": json.dumps(checked_curves({key: [row.get(key) for row in tested] for key in ("round", *CURVES)})),
         }
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(f"{folder.path} is damaged: {error}") from error
@@ -105,13 +108,13 @@ def across(groups: Sequence[Row], by: Sequence[str], column: str, metrics: Seque
 
     Each cell has the metrics there, those that were measured, with a stroke between them.
     """
-    lines: dict[tuple[str, ...], Row] = {}
-    for each in groups:
-        line = lines.setdefault(tuple(written(each.get(key)) for key in by), {key: each.get(key) for key in by})
     taken = {written(each.get(column)) for each in groups} & set(by)
     if column in by or taken:
         why = "it is one of --by already" if column in by else f"it has the value {min(taken)!r}, a column of --by"
         raise ConfigError("across", column, f"{why}; choose another column")
+    lines: dict[tuple[str, ...], Row] = {}
+    for each in groups:
+        line = lines.setdefault(tuple(written(each.get(key)) for key in by), {key: each.get(key) for key in by})
         shown = [cell(each, metric) for metric in metrics if each.get(metric) is not None]
         line[written(each.get(column))] = " / ".join(shown) or None
     return list(lines.values())
