@@ -255,7 +255,7 @@ def test_who_was_not_heard_at_first_is_not_compared():
     """It counts as having sent the client's own message, which tells nothing of its size."""
     hood, gamma, _ = setting(n=8, density=1.0)
     gamma[5] = gamma[0]
-    alike = _alike(hood, gamma, gamma.double().norm(dim=1))
+    alike = _alike(hood, gamma, gamma.double().norm(dim=1), hood.exact_distances(gamma))
     same = ((hood.rows == 0) & (hood.cols == 5)) | ((hood.rows == 5) & (hood.cols == 0)) | hood.to_self
     assert (alike[same] == 0).all()
     assert (alike[~same] > 0).all()

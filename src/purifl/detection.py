@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood, gram, norms
+from purifl.neighbourhood import Neighbourhood, gram
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -172,14 +172,13 @@ class Persistence(Detector):
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
-        lengths = norms(gamma)
-        if state["rounds"] == 0:
-            state["alike"].copy_(_alike(hood, gamma, lengths))
-        state["rounds"] += 1
         state["sum"] += gamma
+        (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
+        if state["rounds"] == 0:
+            state["alike"].copy_(_alike(hood, gamma, lengths, now))
+        state["rounds"] += 1
         state["fourth"] += lengths**4
-        state["squares"] += hood.exact_distances(gamma).square()
-        distance = hood.exact_distances(state["sum"])
+        state["squares"] += now.square()
         push = self._push(state, hood, distance * _heard(hood, kept))
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
@@ -203,14 +202,14 @@ def _heard(hood: Neighbourhood, kept: Tensor) -> Tensor:
     return torch.where(kept, share[hood.rows], 1)
 
 
-def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor) -> Tensor:
+def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor, distance: Tensor) -> Tensor:
     """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
     theirs, own = lengths[hood.cols], lengths[hood.listeners]
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
     alike = torch.where(theirs <= _ALIKE * median, alike, 0)
     alike = torch.where(_against(hood, gamma), 1, alike)
-    return torch.where((hood.size > _ENOUGH)[hood.rows] & (hood.exact_distances(gamma) > 0), alike, 0)
+    return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
 
 
 def _against(hood: Neighbourhood, gamma: Tensor) -> Tensor:

@@ -184,49 +184,59 @@ class Neighbourhood:
         return self.exact_distances(x).to(x.dtype)
 
     def exact_distances(self, x: Tensor) -> Tensor:
-        """The same in float64, which no vector of finite float32 numbers is too long for.
+        """The same in float64, which no vector of finite float32 numbers is too long for."""
+        return self.geometry(x)[0][0]
+
+    def geometry(self, *xs: Tensor) -> tuple[Tensor, Tensor]:
+        """‖x_j − x_i‖₂ (K, E) and ‖x_j‖₂ (K, N) in float64, of K times N vectors (N, d).
 
         On dense graphs from ‖x_i‖² + ‖x_j‖² − 2⟨x_i, x_j⟩ in float64, where numbers of float32 are exact: a distance
         of 1e-4 of the vectors' lengths is then right to 1e-5 of itself. What is below the rounding of such a product
         counts as 0, so that equal vectors have no distance.
         """
-        lengths = self._distances_by_products(x) if self._by_products(x) else self._distances_by_edges(x)
-        return torch.where(lengths.isnan(), torch.inf, lengths)
+        if self._by_products(xs[0]):
+            dots, squares = self._products(*xs)
+            both = squares[:, self.listeners] + squares[:, self.cols]
+            between = both - 2 * dots
+            distances, lengths = between.masked_fill(between < _NOISE * both, 0).sqrt(), squares.sqrt()
+        else:
+            distances, lengths = torch.stack([self._by_edges(x) for x in xs]), torch.stack([norms(x) for x in xs])
+        return torch.where(distances.isnan(), torch.inf, distances), lengths
 
     def dots(self, x: Tensor) -> Tensor:
         """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""
         if self._by_products(x):
-            return self._products(x)[0]
+            return self._products(x)[0][0]
         parts = chunks(len(self.rows), x.shape[1])
         return torch.cat([(x[self.cols[e]].double() * x[self.listeners[e]]).sum(1) for e in parts])
 
     def _by_products(self, x: Tensor) -> bool:
         return self.dense and x.dtype != torch.float64
 
-    def _products(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """⟨x_i, x_j⟩ (E,) and ‖x_j‖² (N,) in float64, a few coordinates at a time.
+    @cached_property
+    def _all_with_all(self) -> bool:
+        """Whether so many columns are rows as well that taking the rows' vectors out is more work than it saves."""
+        return self.columns <= 2 * len(self.own)
 
-        Where most columns are rows as well, all with all is less work than the rows' vectors taken out, and has the
-        squares on its diagonal.
-        """
-        if self.columns <= 2 * len(self.own):
-            table = gram(x)
-            return table[self.own_cols].view(-1)[self._cells], table.diagonal()
-        table = torch.zeros(len(self.own), self.columns, dtype=torch.float64, device=x.device)
-        squares = torch.zeros(self.columns, dtype=torch.float64, device=x.device)
-        for part in chunks(x.shape[1], len(x)):
-            columns = x[:, part].double()
-            table.addmm_(columns[self.own_cols], columns.T)
-            squares += columns.square_().sum(1)
-        return table.view(-1)[self._cells], squares
+    @cached_property
+    def _products_at(self) -> Tensor:
+        """(E,) where the edges stand in a table of all columns, or of the rows, with all columns."""
+        return self.listeners * self.columns + self.cols if self._all_with_all else self._cells
 
-    def _distances_by_products(self, x: Tensor) -> Tensor:
-        dots, squares = self._products(x)
-        both = squares[self.listeners] + squares[self.cols]
-        between = both - 2 * dots
-        return between.masked_fill(between < _NOISE * both, 0).sqrt()
+    def _products(self, *xs: Tensor) -> tuple[Tensor, Tensor]:
+        """⟨x_i, x_j⟩ (K, E) and ‖x_j‖² (K, N) in float64, a few coordinates at a time."""
+        count, wide = len(xs), self.columns
+        high = wide if self._all_with_all else len(self.own)
+        table = torch.zeros(count, high, wide, dtype=torch.float64, device=xs[0].device)
+        squares = table.diagonal(dim1=1, dim2=2) if self._all_with_all else table.new_zeros(count, wide)
+        for part in chunks(xs[0].shape[1], count * wide):
+            columns = torch.stack([x[:, part] for x in xs]).double()
+            table.baddbmm_(columns if self._all_with_all else columns[:, self.own_cols], columns.mT)
+            if not self._all_with_all:
+                squares += columns.square_().sum(2)
+        return table.view(count, -1)[:, self._products_at], squares
 
-    def _distances_by_edges(self, x: Tensor) -> Tensor:
+    def _by_edges(self, x: Tensor) -> Tensor:
         parts = (differences(x, self.cols[e], self.listeners[e]) for e in chunks(len(self.rows), x.shape[1]))
         return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
 
