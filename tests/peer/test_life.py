@@ -97,6 +97,25 @@ def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(tmp_path)
     assert imbalance(network) < 1e-6
 
 
+def test_who_comes_back_after_everybody_finished_does_not_wait_for_them(tmp_path):
+    """They were never heard since it started, for which a round waits a minute here."""
+    network = federation(tmp_path, {"least": 0.2}, clients=3, rounds=4, eval_every=4)
+    first, *others = [node(network, peer) for peer in network.peers]
+
+    async def killed():
+        raise OSError
+
+    first._close = killed
+
+    async def story():
+        await asyncio.gather(*(each.run() for each in (first, *others)), return_exceptions=True)
+        async with asyncio.timeout(20):
+            await node(network, 0).run()
+
+    play(story())
+    assert imbalance(network) < 1e-6
+
+
 def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_path, undisturbed):
     network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
 

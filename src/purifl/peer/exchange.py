@@ -42,7 +42,7 @@ class Exchange:
         receipts: Who has it, and since when.
         cut: Neighbours that are not listened to. They are heard on, but what they keep this peer waiting has an end.
         hurry: Seconds that one's own part of a round takes, which a neighbour gets at least; None after the last
-            round, when whoever was there lately is waited for as long as can be.
+            round, when whoever can be reached is waited for as long as can be, and nobody else for long.
     """
 
     def __init__(self, config: PeerConfig, identity: Identity, mail: Mailbox, journal: Journal) -> None:
@@ -58,6 +58,7 @@ class Exchange:
         self._previous: Outgoing | None = None
         self._gone: set[int] = set()
         self._answering: set[int] = set()
+        self._unreached: set[int] = set()
         self._waited = dict.fromkeys(self.neighbours, 0.0)
         self._delivering: set[asyncio.Task[None]] = set()
         self._resending: dict[int, asyncio.Task[None]] = {}
@@ -67,7 +68,7 @@ class Exchange:
     def open(self, round_: int, cut: frozenset[int]) -> None:
         """A round begins: its messages are wanted, and nobody has one's own yet."""
         self._mail.move(round_)
-        self.receipts, self._gone, self._answering, self.cut = {}, set(), set(), cut
+        self.receipts, self._gone, self._answering, self._unreached, self.cut = {}, set(), set(), set(), cut
         self._ready = time.monotonic()
 
     def answered(self, peer: int) -> None:
@@ -123,7 +124,9 @@ class Exchange:
         answers, patience, own = peer in self._answering, self._config.patience, self.hurry or 0.0
         if peer in self.cut:  # nothing but its probation depends on it
             return min(self.pace[peer].deadline(own), max(patience.least, own), patience.most - self._waited[peer])
-        if self.hurry is None:  # the last chance to agree: whoever is not away may still be computing
+        if self.hurry is None:  # the last chance to agree: whoever is there may still be computing
+            if peer in self._unreached:  # and who is not has finished
+                return patience.least
             return 0.0 if self.pace[peer].down and not answers else patience.most
         return self.pace[peer].deadline(own, answers)
 
@@ -149,6 +152,8 @@ class Exchange:
             try:
                 answer = await self._push(peer, outgoing)
             except LinkError as error:
+                self._unreached.add(peer)
+                self._mail.changed.set()
                 self._journal.count_unreached(peer, error.reason.value)
                 if str(error) != problem:
                     why = {"reason": error.reason.value, "detail": str(error)}
@@ -173,6 +178,7 @@ class Exchange:
         answer = await self.links[peer].push(header, payload)
         self._mail.saw(peer, answer.round)
         self._answering.add(peer)
+        self._unreached.discard(peer)
         if answer.status == "held":
             self._journal.count_sent(peer, len(header) + sum(map(len, payload)))
         return answer
