@@ -10,8 +10,9 @@ Parts, of which --parts chooses some:
     honest    nobody malicious, five topologies and four partitions
     weak      malicious level 0.2, four partitions
     ratios    malicious ratios 0.4, 0.6 and 0.8, with Upper
-    sparse    ring, line, star and grid, two attacks and two partitions, with Upper
+    sparse    ring, line, grid, and a star with malicious leaves or hub, two attacks and partitions, with Upper
     adaptive  attacks that know the defence, four partitions
+    data      backdoor-9 and lie on four partitions, with Upper, for another --dataset
 
 Rows are appended as runs end, and runs whose rows are there are left out: an interrupted study continues, and what
 is to be measured anew has to be removed from the file.
@@ -31,42 +32,51 @@ from pathlib import Path
 from statistics import mean, median_low
 from typing import Any
 
+import networkx as nx
 from scipy.stats import t as student
 
 from purifl import Experiment, run
+from purifl.runs import Result
 
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 TOPOLOGIES = ("complete", "ring", "star", "line", "grid")
+STARS = {"star with malicious leaves": (8, 9), "star with a malicious hub": (0, 9)}
+SPARSE = ("ring", "line", "grid", *STARS)
 ATTACKS = ("backdoor-9", "backdoor-1", "single-image", "lie", "fang", "ndss")
+RATIOS = (0.4, 0.6, 0.8)
 ADAPTIVE = ("on-off", "stealth", "equivocate", "dissensus")
 
 KEY = ("dataset", "part", "topology", "partition", "attack", "level", "ratio", "defense", "seed")
 FOUND = (
     "test_accuracy", "test_accuracy_min", "attack_accuracy", "detected_round", "missed_edges", "malicious_edges",
-    "false_alarm_edges", "benign_edges", "readmissions", "tracking_error", "seconds",
+    "false_alarm_edges", "benign_edges", "readmissions", "tracking_error", "components", "seconds",
 )  # fmt: skip
 
 
 def cells(part: str) -> list[dict[str, Any]]:
     """The settings of a part; without the attackers, all attacks are one run but for what they are tested for."""
-    both, some = ("gpd", "upper"), ("backdoor-9", "lie")
-    attacks = product(attack=ATTACKS, partition=PARTITIONS)
+    some, split = ("backdoor-9", "lie"), PARTITIONS[:2]
     return {
-        "attacks": attacks + product(attack=ATTACKS[:1], partition=PARTITIONS, defense=("upper",)),
+        "attacks": product(attack=ATTACKS, partition=PARTITIONS) + uppers(partition=PARTITIONS),
         "bounds": product(attack=("backdoor-1", "single-image"), partition=PARTITIONS, defense=("upper",)),
         "honest": product(topology=TOPOLOGIES, partition=PARTITIONS, attack=("none",)),
         "weak": product(attack=some, partition=PARTITIONS, level=(0.2,)),
-        "ratios": product(ratio=(0.4, 0.6, 0.8), attack=some, partition=PARTITIONS[:2], defense=both),
-        "sparse": product(topology=TOPOLOGIES[1:], attack=some, partition=PARTITIONS[:2], defense=both),
+        "ratios": product(ratio=RATIOS, attack=some, partition=split) + uppers(ratio=RATIOS, partition=split),
+        "sparse": product(topology=SPARSE, attack=some, partition=split) + uppers(topology=SPARSE, partition=split),
         "adaptive": product(attack=ADAPTIVE, partition=PARTITIONS),
+        "data": product(attack=some, partition=PARTITIONS) + uppers(partition=PARTITIONS),
     }[part]
+
+
+def uppers(**values: Any) -> list[dict[str, Any]]:
+    return product(attack=ATTACKS[:1], defense=("upper",), **values)
 
 
 def product(**values: Any) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive")
+PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive", "data")
 USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
 
 
@@ -76,6 +86,9 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     if settings["attack"] != "none":
         attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
     chosen = {key: settings[key] for key in ("dataset", "topology", "partition", "defense", "seed")}
+    if settings["topology"] in STARS:
+        chosen["topology"] = "star"
+        attack["malicious_clients"] = STARS[settings["topology"]]
     result = run(Experiment.parse(chosen | {"attack": attack, "device": device, "eval_every": 10}))
     malicious = set(result.malicious)
     to_malicious = sum(edge["neighbour"] in malicious for edge in result.trust)
@@ -83,8 +96,18 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
         "malicious_edges": to_malicious,
         "benign_edges": len(result.trust) - to_malicious,
         "readmissions": sum(event["event"] == "readmitted" for event in result.events),
+        "components": " ".join(f"{accuracy:.4f}" for accuracy in components(result)),
     }  # fmt: skip
     return settings | {key: found[key] for key in FOUND}
+
+
+def components(result: Result) -> list[float]:
+    """The mean test accuracy in each part that the graph falls into without the attackers, by its first client."""
+    accuracy = {int(client): value for client, value in result.final["accuracy_by_client"].items()}
+    graph = nx.Graph([(edge["client"], edge["neighbour"]) for edge in result.trust])
+    graph.add_nodes_from(accuracy)
+    parts = nx.connected_components(graph.subgraph(accuracy))
+    return [mean(accuracy[client] for client in part) for part in sorted(parts, key=min)]
 
 
 def study(args: argparse.Namespace) -> None:
@@ -159,7 +182,12 @@ def _without_attackers(
 def _order(group: tuple[tuple[str, ...], list[dict[str, str]]]) -> list[Any]:
     """As the parts are written down above."""
     known = dict(zip(KEY, group[0], strict=False))
-    lists = {"part": PARTS, "partition": PARTITIONS, "attack": ("none", *ATTACKS, *ADAPTIVE), "topology": TOPOLOGIES}
+    lists = {
+        "part": PARTS,
+        "partition": PARTITIONS,
+        "attack": ("none", *ATTACKS, *ADAPTIVE),
+        "topology": (*TOPOLOGIES, *STARS),
+    }
     return [*(values.index(known[name]) for name, values in lists.items()), known["level"], known["ratio"]]
 
 

@@ -222,6 +222,6 @@ def _against(hood: Neighbourhood, gamma: Tensor) -> Tensor:
         heard = hood.cols[edges]
         table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
         lengths = table.diagonal().sqrt()
-        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.nan)
-        against[edges] = cosines.nanmedian(1).values < _AGAINST
+        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
+        against[edges] = cosines.sort(1).values[:, len(heard) // 2 - 1] < _AGAINST
     return against

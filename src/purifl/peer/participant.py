@@ -150,7 +150,7 @@ class Participant(ABC):
         """Go on in a later round from the median of the neighbours' models, with empty records."""
         self.round, self.apart = round_, {}
         models = [message.tensors["theta"] for message in messages.values()]
-        self.theta = torch.stack(models).to(self.device).median(0).values[None]
+        self.theta = torch.stack(models).median(0).values[None].to(self.device)
         self.begin_again(messages)
 
     def begin_again(self, messages: Mapping[int, Message]) -> None:
