@@ -60,9 +60,13 @@ def test_verdicts():
     assert verdict(made(3, 0, 2)) == "partly"
     assert verdict(made(2, 0, 2)) == "not"
     assert verdict(made(0, 3, 0)) == "open"
+    assert verdict(made(0, 3, 1)) == "not", "nothing of it was seen"
+    assert verdict(made(1, 3, 1)) == "partly"
     assert overall(["reproduced", "reproduced"]) == "reproduced"
     assert overall(["not", "not"]) == "not"
     assert overall(["reproduced", "not"]) == "partly"
+    assert overall(["open", "not"]) == "not"
+    assert overall(["open", "reproduced"]) == "partly"
 
 
 def test_defences_are_compared_seed_by_seed():

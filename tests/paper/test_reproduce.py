@@ -11,6 +11,7 @@ from engines_here import Here
 from purifl.paper import reproduce as engine
 from purifl.paper.item import Item
 from purifl.paper.reproduce import Plan, reproduce
+from purifl.paper.tables import WORDS
 from purifl.sweeps import Store, files, schedule, table
 from purifl.sweeps.table import row_of
 
@@ -100,8 +101,7 @@ def test_the_page_has_ours_the_printed_numbers_and_the_verdicts(small, used, tmp
     assert f"{mean:.1f} ± {half:.1f} (60.5)" in line
     assert line.count("(50)") == 2  # both subjects stand beside the paper's GPD
     for subject in ("gpd-paper", "gpd"):
-        words = {"reproduced": "reproduced", "partly": "partly reproduced", "not": "not reproduced"}
-        assert f"`{subject}` **{words[made['table-2']['judged'][subject]['verdict']]}**" in text
+        assert f"`{subject}` **{WORDS[made['table-2']['judged'][subject]['verdict']]}**" in text
 
 
 def test_nothing_is_run_twice_and_more_seeds_run_only_the_new(small, used, tmp_path):

@@ -11,11 +11,12 @@ With a single seed the interval is the value itself. Two defences are compared s
 data, the same attackers and the same initial model. Then a claim is
 
     reproduced   where every check holds,
-    not          where at least half of them fail,
-    open         where nothing of it was measured,
+    open         where every check is,
+    not          where at least half of them fail, or some fail and none holds,
     partly       otherwise,
 
-and a table or figure is reproduced, not, or open where all its claims are, and partly otherwise.
+and a table or figure is reproduced or open where all its claims are, not where some are not and the rest are open, and
+partly otherwise.
 """
 
 from __future__ import annotations
@@ -65,16 +66,19 @@ def checks(claim: Claim, subject: str, item: Item, cells: Cells) -> list[Check]:
 def verdict(made: Sequence[Check]) -> Verdict:
     """Of a claim."""
     states = [check.state for check in made]
-    if all(check.number is None for check in made):
+    if set(states) == {"open"}:
         return "open"
-    if all(state == "holds" for state in states):
+    if set(states) == {"holds"}:
         return "reproduced"
-    return "not" if 2 * states.count("fails") >= len(states) else "partly"
+    most = 2 * states.count("fails") >= len(states)
+    return "not" if most or "holds" not in states else "partly"
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
     """Of all claims together."""
-    return verdicts[0] if len(set(verdicts)) == 1 else "partly"
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
+    return "not" if set(verdicts) == {"not", "open"} else "partly"
 
 
 def _paired(one: Values, other: Values, combine: Callable[[float, float], float]) -> Estimate | None:
