@@ -76,12 +76,16 @@ class Newsgroups(FileSource):
     English stop words and words of a single training message are left out; term frequencies enter by
     their logarithm. Test words that the training split lacks are ignored. Classes are the groups in
     alphabetical order.
+
+    The paper's λ = 0.01 and batches of 256 leave such vectors, of length 1, at the level of chance for 50 rounds.
     """
 
     reference: ClassVar[str] = (
         "K. Lang, NewsWeeder: Learning to Filter Netnews, ICML 1995, "
         "doi:10.1016/B978-1-55860-377-6.50048-7; by-date version by J. Rennie"
     )
+    batch_size: ClassVar[int] = 64
+    step_size: ClassVar[float] = 1.0
     files: ClassVar[tuple[RemoteFile, ...]] = (
         RemoteFile(
             "https://ndownloader.figshare.com/files/5975967",
