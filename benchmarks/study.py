@@ -1,7 +1,7 @@
 r"""The study behind docs/method.md: `gpd` and its bounds in every setting it is meant for, on several seeds.
 
     python benchmarks/study.py --device cuda --seeds 5 --out docs/results/study.csv
-    python benchmarks/study.py --out docs/results/study.csv --summary
+    python benchmarks/findings.py docs/results/study.csv        # tables of it, and a figure
 
 Parts, of which --parts chooses some:
 
@@ -25,19 +25,18 @@ import csv
 import itertools
 import sys
 import time
-from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean, median_low
+from statistics import mean
 from typing import Any
 
 import networkx as nx
-from scipy.stats import t as student
 
 from purifl import Experiment, run
 from purifl.runs import Result
 
+MODELS = {"20newsgroups": "mlp", "cifar-10": "vit"}  # the cnn elsewhere
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 TOPOLOGIES = ("complete", "ring", "star", "line", "grid")
 STARS = {"star with malicious leaves": (8, 9), "star with a malicious hub": (0, 9)}
@@ -86,6 +85,7 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     if settings["attack"] != "none":
         attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
     chosen = {key: settings[key] for key in ("dataset", "topology", "partition", "defense", "seed")}
+    chosen["model"] = MODELS.get(settings["dataset"], "cnn")
     if settings["topology"] in STARS:
         chosen["topology"] = "star"
         attack["malicious_clients"] = STARS[settings["topology"]]
@@ -135,80 +135,6 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def interval(values: list[float]) -> str:
-    """Mean in percent ± half of Student's 95 % interval."""
-    centre = 100 * mean(values)
-    if len(values) < 2:
-        return f"{centre:.1f}"
-    spread = (sum((100 * v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5
-    return f"{centre:.1f} ± {student.ppf(0.975, len(values) - 1) * spread / len(values) ** 0.5:.1f}"
-
-
-def summary(rows: list[dict[str, str]]) -> str:
-    """A Markdown table: a line for each setting, over its seeds, with Upper beside `gpd` where it was run."""
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[key] for key in KEY[:-1])].append(row)
-    lines = [
-        "| setting | seeds | Upper, % | gpd, % | its attack accuracy, % | gpd's, % | cut by | missed | wrongly cut |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for key, found in sorted(groups.items(), key=_order):
-        if key[-1] != "gpd":
-            continue
-        upper = _without_attackers(groups, key, key[4])
-        rounds = [float(row["detected_round"] or "inf") for row in found if int(row["malicious_edges"])]
-        lines.append(
-            "| " + " | ".join([
-                _words(key), str(len(found)), _column(_without_attackers(groups, key, ATTACKS[0]), "test_accuracy"),
-                _column(found, "test_accuracy"),
-                _column(upper, "attack_accuracy"), _column(found, "attack_accuracy"),
-                f"{median_low(rounds):.0f}".replace("inf", "never") if rounds else "–",
-                _share(found, "missed_edges", "malicious_edges"), _share(found, "false_alarm_edges", "benign_edges"),
-            ]) + " |"
-        )  # fmt: skip
-    return "\n".join(lines)
-
-
-def _without_attackers(
-    groups: dict[tuple[str, ...], list[dict[str, str]]], key: tuple[str, ...], attack: str
-) -> list[dict[str, str]]:
-    """Upper's runs in the same setting, tested for what ``attack`` aims at."""
-    settings = dict(zip(KEY, key, strict=False)) | {"attack": attack, "defense": "upper"}
-    parts = ("attacks", "bounds") if settings["part"] == "attacks" else (settings["part"],)
-    return [row for part in parts for row in groups.get(tuple((settings | {"part": part})[k] for k in KEY[:-1]), [])]
-
-
-def _order(group: tuple[tuple[str, ...], list[dict[str, str]]]) -> list[Any]:
-    """As the parts are written down above."""
-    known = dict(zip(KEY, group[0], strict=False))
-    lists = {
-        "part": PARTS,
-        "partition": PARTITIONS,
-        "attack": ("none", *ATTACKS, *ADAPTIVE),
-        "topology": (*TOPOLOGIES, *STARS),
-    }
-    return [*(values.index(known[name]) for name, values in lists.items()), known["level"], known["ratio"]]
-
-
-def _words(key: tuple[str, ...]) -> str:
-    """A setting in words, what is usual left out."""
-    known = dict(zip(KEY, key, strict=False))
-    unusual = [f"{name} {known[name]}" for name in ("level", "ratio") if known[name] != str(USUAL[name])]
-    place = [known["topology"]] if known["topology"] != USUAL["topology"] else []
-    return ", ".join([known["attack"], known["partition"], *place, *unusual])
-
-
-def _column(rows: list[dict[str, str]], key: str) -> str:
-    values = [float(row[key]) for row in rows if row[key]]
-    return interval(values) if values else "–"
-
-
-def _share(rows: list[dict[str, str]], some: str, all_: str) -> str:
-    total = sum(int(row[all_]) for row in rows)
-    return f"{100 * sum(int(row[some]) for row in rows) / total:.1f} %" if total else "–"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="mnist")
@@ -216,14 +142,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--summary", action="store_true", help="only print what is in --out as a table")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if unknown := set(args.parts.split(",")) - set(PARTS):
         parser.error(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
-    if not args.summary:
-        study(args)
-    print(summary(read(args.out)))
+    study(args)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,186 @@
+r"""What the study found: a table for each of its parts, and a figure.
+
+    python benchmarks/findings.py docs/results/study.csv
+    python benchmarks/findings.py docs/results/study.csv --figure docs/images/study.svg
+
+Means over the seeds with 95 % intervals (Student's t). *gpd − Upper* is taken seed by seed, in points; a seed fixes the
+data, the attackers and the initial model. *Worst part* is that difference in the part of the graph where it is least,
+the graph falling into parts without the attackers. *Cut by* is the median over the seeds of the round in which the last
+benign client cut the last attacker; *missed* and *wrongly cut* are edges from benign clients to malicious and to benign
+ones, of all such edges.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from matplotlib.figure import Figure
+from study import ADAPTIVE, ATTACKS, KEY, PARTITIONS, PARTS, STARS, TOPOLOGIES, USUAL, read
+
+from purifl.drawing import drawn
+from purifl.intervals import estimate
+
+Row = dict[str, str]
+SETTING = KEY[:-1]
+GOAL = -0.5  # points
+
+
+class Findings:
+    """Rows of the study by setting."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+        for row in rows:
+            self._groups[tuple(row[key] for key in SETTING)].append(row)
+
+    def tables(self) -> dict[tuple[str, str], list[Row]]:
+        """The settings of each data set and part in which `gpd` ran, as the study lists them."""
+        found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for key in sorted(self._groups, key=_order):
+            setting = dict(zip(SETTING, key, strict=True))
+            if setting["defense"] == "gpd":
+                found[setting["dataset"], setting["part"]].append(setting)
+        return found
+
+    def gpd(self, setting: Row) -> list[Row]:
+        """The runs of a setting."""
+        return self._groups[tuple(setting[key] for key in SETTING)]
+
+    def upper(self, setting: Row, attack: str = ATTACKS[0]) -> dict[str, Row]:
+        """Upper's runs without the attackers of a setting, for the seeds it was run with, tested for ``attack``."""
+        parts = ("attacks", "bounds") if setting["part"] in ("attacks", "weak", "adaptive") else (setting["part"],)
+        changed = {"attack": attack, "defense": "upper", "level": str(USUAL["level"])}
+        keys = [tuple((setting | changed | {"part": part})[key] for key in SETTING) for part in parts]
+        seeds = {row["seed"] for row in self.gpd(setting)}
+        return {row["seed"]: row for key in keys for row in self._groups.get(key, []) if row["seed"] in seeds}
+
+    def differences(self, setting: Row, of: Callable[[Row, Row], float]) -> list[float]:
+        """What ``of`` makes of a run and Upper's with the same seed, for each seed that has both."""
+        upper = self.upper(setting)
+        return [of(row, upper[row["seed"]]) for row in self.gpd(setting) if row["seed"] in upper]
+
+
+def ahead(run: Row, upper: Row) -> float:
+    """By how much `gpd` is more accurate."""
+    return float(run["test_accuracy"]) - float(upper["test_accuracy"])
+
+
+def worst_part(run: Row, upper: Row) -> float:
+    """The same in the part of the graph where it is least."""
+    ours, theirs = ([float(x) for x in row["components"].split()] for row in (run, upper))
+    return min(a - b for a, b in zip(ours, theirs, strict=True))
+
+
+def markdown(findings: Findings, settings: list[Row]) -> str:
+    """A table with a line for each setting; columns of which nothing is known are left out."""
+    lines = [_line(findings, setting) for setting in settings]
+    names = [name for name in lines[0] if any(line[name] != "–" for line in lines)]
+    table = [names, ["---"] * len(names), *([line[name] for name in names] for line in lines)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in table)
+
+
+def _line(findings: Findings, setting: Row) -> Row:
+    runs, upper = findings.gpd(setting), list(findings.upper(setting).values())
+    aimed = list(findings.upper(setting, setting["attack"]).values())
+    rounds = [float(row["detected_round"] or "inf") for row in runs if int(row["malicious_edges"])]
+    sparse = setting["topology"] != USUAL["topology"]
+    return {
+        "setting": _words(setting),
+        "seeds": str(len(runs)),
+        "Upper, %": _percent(_values(upper, "test_accuracy")),
+        "gpd, %": _percent(_values(runs, "test_accuracy")),
+        "gpd − Upper": _percent(findings.differences(setting, ahead), sign="+"),
+        "worst part": _percent(findings.differences(setting, worst_part), sign="+") if sparse else "–",
+        "attack accuracy: Upper, %": _percent(_values(aimed, "attack_accuracy")),
+        "gpd's, %": _percent(_values(runs, "attack_accuracy")),
+        "cut by": f"{median_low(rounds):.0f}".replace("inf", "never") if rounds else "–",
+        "missed": _share(runs, "missed_edges", "malicious_edges"),
+        "wrongly cut": _share(runs, "false_alarm_edges", "benign_edges"),
+    }
+
+
+def figure(findings: Findings, dataset: str) -> Figure:
+    """The difference between `gpd` and Upper with its interval in every setting, a panel for each part."""
+    tables = findings.tables()
+    parts = [part for part in ("attacks", "adaptive", "ratios", "sparse") if (dataset, part) in tables]
+    page = Figure(figsize=(10, 3.2 * len(parts)), layout="constrained")
+    for axes, part in zip(page.subplots(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
+        _panel(axes, findings, tables[dataset, part])
+        axes.set_title(part, loc="left")
+    axes.figure.axes[0].legend(ncols=len(PARTITIONS), fontsize="small", loc="lower left")
+    return page
+
+
+def _panel(axes: Any, findings: Findings, settings: list[Row]) -> None:
+    """A tick for each setting but for the partition, which has a marker and a place of its own beside it."""
+    ticks = list(dict.fromkeys(_words(setting, partition=False) for setting in settings))
+    for k, partition in enumerate(PARTITIONS):
+        chosen = [setting for setting in settings if setting["partition"] == partition]
+        found = [estimate([100 * d for d in findings.differences(setting, ahead)]) for setting in chosen]
+        places = [ticks.index(_words(setting, partition=False)) + 0.15 * (k - 1.5) for setting in chosen]
+        axes.errorbar(
+            places, [each.mean for each in found], [each.half or 0 for each in found],
+            fmt="os^D"[k], markersize=5, linewidth=1, label=partition,
+        )  # fmt: skip
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.axhline(GOAL, color="black", linewidth=0.8, linestyle=":")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_yticks([-30, -10, -3, -1, 0, 1, 3, 10], ["−30", "−10", "−3", "−1", "0", "1", "3", "10"])
+    axes.set_ylabel("gpd − Upper, points")
+    upright = max(map(len, ticks)) * len(ticks) < 120
+    axes.set_xticks(range(len(ticks)), ticks, **({} if upright else {"rotation": 20, "ha": "right"}))
+
+
+def _order(key: tuple[str, ...]) -> list[Any]:
+    """MNIST first, and then as the study lists parts, partitions, attacks and topologies."""
+    known = dict(zip(SETTING, key, strict=True))
+    attacks, topologies = ("none", *ATTACKS, *ADAPTIVE), (*TOPOLOGIES, *STARS)
+    lists = {"part": PARTS, "partition": PARTITIONS, "attack": attacks, "topology": topologies}
+    places = [values.index(known[name]) for name, values in lists.items()]
+    return [known["dataset"] != "mnist", known["dataset"], *places, known["level"], known["ratio"]]
+
+
+def _words(setting: Row, partition: bool = True) -> str:
+    """A setting in words, what is usual left out."""
+    unusual = [f"{name} {setting[name]}" for name in ("level", "ratio") if setting[name] != str(USUAL[name])]
+    place = [setting["topology"]] if setting["topology"] != USUAL["topology"] else []
+    return ", ".join([setting["attack"], *([setting["partition"]] if partition else []), *place, *unusual])
+
+
+def _values(rows: list[Row], key: str) -> list[float]:
+    return [float(row[key]) for row in rows if row[key]]
+
+
+def _percent(values: list[float], sign: str = "") -> str:
+    """Mean and interval of shares, in percent."""
+    if not values:
+        return "–"
+    found = estimate([100 * value for value in values])
+    mean = f"{found.mean:{sign}.1f}".replace("-", "−")
+    return mean if found.half is None else f"{mean} ± {found.half:.1f}"
+
+
+def _share(rows: list[Row], some: str, all_: str) -> str:
+    total = sum(int(row[all_]) for row in rows)
+    return f"{100 * sum(int(row[some]) for row in rows) / total:.1f} %" if total else "–"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path, help="what benchmarks/study.py wrote")
+    parser.add_argument("--figure", type=Path, help="an .svg, .pdf or .png file to draw")
+    args = parser.parse_args()
+    findings = Findings(read(args.study))
+    for (dataset, part), settings in findings.tables().items():
+        print(f"\n{dataset}, {part}\n\n{markdown(findings, settings)}")
+    if args.figure:
+        args.figure.write_bytes(drawn(figure(findings, "mnist"), args.figure.suffix[1:]))
+
+
+if __name__ == "__main__":
+    main()
