@@ -116,7 +116,7 @@ class History(Detector):
             state["sum"] += gamma
         state["rounds"] += 1
         distance = hood.distances(state["sum"])
-        median = hood.medians(distance, ~hood.to_self)[hood.rows]
+        median = hood.medians(distance, hood.to_others)[hood.rows]
         excess = torch.where(median > 0, distance / median - 1, 0).clamp(min=0)
         return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess))
 
@@ -174,25 +174,25 @@ class Persistence(Detector):
         """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
-        if state["rounds"] == 0:
+        if not state["rounds"]:
             state["alike"].copy_(_alike(hood, gamma, lengths, now))
         state["rounds"] += 1
         state["fourth"] += lengths**4
-        state["squares"] += now.square()
+        state["squares"].addcmul_(now, now)
         push = self._push(state, hood, distance * _heard(hood, kept))
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
-        excess = torch.where(kept & (distance < farthest / 2), 0, suspicion - 1).clamp(min=0)
-        return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess).to(gamma.dtype))
+        excess = (suspicion - 1).clamp(min=0).masked_fill(kept & (distance < farthest / 2), 0)
+        return torch.exp(-self.sharpness * excess).masked_fill(hood.to_self, 1).to(gamma.dtype)
 
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
         ends = scale[hood.cols] + scale[hood.listeners]
-        push = state["openness"] * distance**3 / (state["squares"] * ends)
-        return torch.where((distance > 0) & (state["squares"] > 0), push.nan_to_num(torch.inf), 0)
+        explained = (state["squares"] * ends).masked_fill(state["squares"] == 0, torch.inf)
+        return (state["openness"] * distance**3 / explained).nan_to_num(torch.inf)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        median = hood.medians(distance, kept & ~hood.to_self)[hood.rows]
+        median = hood.medians(distance, kept & hood.to_others)[hood.rows]
         return torch.where((state["alike"] > 0) & (median > 0), state["alike"] * distance / median, 0)
 
 

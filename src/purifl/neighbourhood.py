@@ -98,6 +98,16 @@ class Neighbourhood:
         return self.cols == self.listeners
 
     @cached_property
+    def to_others(self) -> Tensor:
+        """(E,) whether the edge is to another client."""
+        return ~self.to_self
+
+    @cached_property
+    def uniform(self) -> Tensor:
+        """(E,) 1/m_i in float64, the trust that everybody begins with."""
+        return (1 / self.size.double())[self.rows]
+
+    @cached_property
     def reverse(self) -> Tensor:
         """(E,) position, among the edges, of the edge (j, i); −1 where j is no row here."""
         edges = self.listeners * self.columns + self.cols
@@ -107,9 +117,14 @@ class Neighbourhood:
         return torch.where(known[place] == wanted, order[place], -1)
 
     @cached_property
+    def opposite(self) -> Tensor:
+        """(E,) the same, and the edge itself where j is no row here."""
+        return torch.where(self.reverse >= 0, self.reverse, torch.arange(len(self.rows), device=self.rows.device))
+
+    @cached_property
     def neighbours(self) -> Tensor:
         """Positions of the edges to other clients."""
-        return (~self.to_self).nonzero().flatten()
+        return self.to_others.nonzero().flatten()
 
     @cached_property
     def pairs(self) -> Tensor:
@@ -195,18 +210,20 @@ class Neighbourhood:
         counts as 0, so that equal vectors have no distance.
         """
         if self._by_products(xs[0]):
-            dots, squares = self._products(*xs)
-            both = squares[:, self.listeners] + squares[:, self.cols]
-            between = both - 2 * dots
-            distances, lengths = between.masked_fill(between < _NOISE * both, 0).sqrt(), squares.sqrt()
+            products, squares = self._products(*xs)
+            own = squares if self._all_with_all else squares[:, self.own_cols]
+            both = own[:, :, None] + squares[:, None]
+            between = torch.sub(both, products, alpha=2)
+            between = between.masked_fill_(between < _NOISE * both, 0).flatten(1)[:, self._products_at]
+            distances, lengths = between.sqrt_(), squares.sqrt()
         else:
             distances, lengths = torch.stack([self._by_edges(x) for x in xs]), torch.stack([norms(x) for x in xs])
-        return torch.where(distances.isnan(), torch.inf, distances), lengths
+        return distances.nan_to_num_(torch.inf, torch.inf), lengths
 
     def dots(self, x: Tensor) -> Tensor:
         """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""
         if self._by_products(x):
-            return self._products(x)[0][0]
+            return self._products(x)[0].flatten()[self._products_at]
         parts = chunks(len(self.rows), x.shape[1])
         return torch.cat([(x[self.cols[e]].double() * x[self.listeners[e]]).sum(1) for e in parts])
 
@@ -224,7 +241,7 @@ class Neighbourhood:
         return self.listeners * self.columns + self.cols if self._all_with_all else self._cells
 
     def _products(self, *xs: Tensor) -> tuple[Tensor, Tensor]:
-        """⟨x_i, x_j⟩ (K, E) and ‖x_j‖² (K, N) in float64, a few coordinates at a time."""
+        """⟨x_i, x_j⟩ of all columns, or of the rows, with all columns, and ‖x_j‖² (K, N), in float64, by pieces."""
         count, wide = len(xs), self.columns
         high = wide if self._all_with_all else len(self.own)
         table = torch.zeros(count, high, wide, dtype=torch.float64, device=xs[0].device)
@@ -234,7 +251,7 @@ class Neighbourhood:
             table.baddbmm_(columns if self._all_with_all else columns[:, self.own_cols], columns.mT)
             if not self._all_with_all:
                 squares += columns.square_().sum(2)
-        return table.view(count, -1)[:, self._products_at], squares
+        return table, squares
 
     def _by_edges(self, x: Tensor) -> Tensor:
         parts = (differences(x, self.cols[e], self.listeners[e]) for e in chunks(len(self.rows), x.shape[1]))
@@ -245,12 +262,11 @@ class Neighbourhood:
 
         Of an even number the lower of the two middle values, so that one of two neighbours cannot raise it.
         """
-        shown = torch.where(among, values, torch.inf)
+        shown = torch.where(among, values, torch.nan)  # sorted behind all numbers
         order = shown.argsort(stable=True)
         order = order[self.rows[order].argsort(stable=True)]
-        count = self.sums(among.to(values.dtype)).long()
-        middle = shown[order[self.offsets[:-1] + (count - 1).clamp(min=0) // 2]]
-        return torch.where(count > 0, middle, torch.nan)
+        middle = ((self.sums(among.to(values.dtype)) - 1) / 2).long()
+        return shown[order[self.offsets[:-1] + middle]]
 
 
 def chunks(count: int, width: int) -> Iterator[slice]:

@@ -40,7 +40,7 @@ def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_diffe
     c_ij is w_ij on the edges counted and 0 on others. On a client's edge to itself it is −Σ_{j≠i} c_ij for difference
     records and w_ii − 1 for the paper's.
     """
-    others = torch.where(counted & ~hood.to_self, weights, 0)
+    others = torch.where(counted & hood.to_others, weights, 0)
     own = -hood.sums(others) if of_differences else weights[hood.own] - 1
     return torch.where(hood.to_self, own[hood.rows], others)
 
@@ -69,8 +69,8 @@ class Records(ABC):
         The record of an edge that stops counting is there again when it counts again, or is forgotten for good.
         """
         counted = counted | hood.to_self
-        changed = counted != state["counted"]
-        if changed.any():
+        if not torch.equal(counted, state["counted"]):
+            changed = counted != state["counted"]
             if forget:
                 self._forget(state, hood, state["counted"] & ~counted)
             state["counted"].copy_(counted)
@@ -140,9 +140,10 @@ class Dense(Records):
         """r_ij += w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
         edges, factors = self._edges(hood), self._factors(hood, weights)
         for part in chunks(len(edges), gamma.shape[1]):
-            to, of = hood.cols[edges[part]], hood.listeners[edges[part]]
+            kept = edges[part]
+            to, of = hood.cols[kept], hood.listeners[kept]
             heard = differences(gamma, to, of) if self.of_differences else gamma.index_select(0, to)
-            state["records"][part].addcmul_(factors[edges[part], None], heard)
+            state["records"][part].addcmul_(factors[kept, None], heard)
 
     def _factors(self, hood: Neighbourhood, weights: Tensor) -> Tensor:
         """(E,) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""
@@ -150,7 +151,7 @@ class Dense(Records):
             return weights - hood.to_self.to(weights.dtype)
         if not self.symmetric:
             return weights
-        return torch.where(hood.reverse >= 0, torch.minimum(weights, weights[hood.reverse]), weights)
+        return torch.minimum(weights, weights[hood.opposite])
 
     def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         place, sign = self._places(hood, state["records"].dtype)

@@ -79,7 +79,7 @@ class Rows:
         scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
         if scores is None:
             return trust
-        scores = torch.where(heard.present & scores.isfinite(), scores, 0)
+        scores = torch.where(heard.present, scores.nan_to_num(0, 0, 0), 0)
         lowered = self.lowered(trust, scores, cut, missed)
         return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
 
@@ -88,17 +88,17 @@ class Rows:
 
         Who was missed keeps its trust, and so does who has cut this row without having been cut by it.
         """
-        held = torch.zeros_like(cut) if missed is None else missed & ~cut
         if not self.defense.final:
+            held = torch.zeros_like(cut) if missed is None else missed & ~cut
             return self._shared(trust, scores, held, ~held)
         gone = self.defense.suspects(self.hood, trust)
-        held = held | (cut & ~gone)
+        held = (cut if missed is None else cut | missed) & ~gone
         new = self._shared(trust, scores, held, ~(held | gone))
-        return torch.where(self.defense.suspects(self.hood, new) & ~held, 0, new)
+        return new.masked_fill(self.defense.suspects(self.hood, new), 0)
 
     def _shared(self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor) -> Tensor:
         """Algorithm 2 over the edges ``judged``, among which goes what those ``held`` do not keep."""
-        rest = (1 - self.hood.sums(torch.where(held, trust, 0)))[self.hood.rows]
+        rest = (1 - self.hood.sums(held * trust))[self.hood.rows]
         return torch.where(held, trust, rest * lower_trust(self.hood, trust, scores, judged))
 
     def state(self) -> State:

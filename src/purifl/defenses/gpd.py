@@ -6,6 +6,7 @@ we stand behind. They differ in what is recorded and in what being cut means; do
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -52,10 +53,7 @@ class Recording(Defense):
 
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
-        dense = Dense(self.of_differences, self._symmetric)
-        log = Log(self.of_differences, self._rounds or USUAL_ROUNDS, self.records == "disk")
-        auto = log if self._rounds is not None and log.suits_better(dense, hood, vector) else dense
-        return {"auto": auto, "dense": dense, "log": log, "disk": log}[self.records]
+        return _kept_as(self.records, self.of_differences, self._symmetric, self._rounds, hood, vector)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sums S_i, and the records unless they are on disk."""
@@ -69,12 +67,12 @@ class Recording(Defense):
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """r_ij = 0, nobody cut."""
-        return self.kept_as(hood, first.gamma[0].nbytes).begin(hood, first.gamma)
+        return self.kept_as(hood, _vector(first.gamma)).begin(hood, first.gamma)
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
         cut = self.whom(state, hood, trust, heard)
-        self.kept_as(hood, heard.gamma[0].nbytes).count(state, hood, ~cut, self.forgets)
+        self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut, self.forgets)
         return cut
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
@@ -84,11 +82,26 @@ class Recording(Defense):
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """γ_i ← g_i + Σ_{j not cut} r_ij."""
         hood, gamma = turn.hood, turn.heard.gamma
-        return gradient + self.kept_as(hood, gamma[0].nbytes).add(state, hood, turn.weights, gamma)
+        return gradient + self.kept_as(hood, _vector(gamma)).add(state, hood, turn.weights, gamma)
 
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """r_ij = 0 on the edges."""
-        self.kept_as(hood, state["sum"][0].nbytes).forget(state, hood, edges)
+        self.kept_as(hood, _vector(state["sum"])).forget(state, hood, edges)
+
+
+def _vector(x: Tensor) -> int:
+    """Bytes of a vector in (n, d)."""
+    return x.shape[1] * x.itemsize
+
+
+@lru_cache(maxsize=2)  # asked twice a round, with the same answer
+def _kept_as(
+    kind: str, of_differences: bool, symmetric: bool, rounds: int | None, hood: Neighbourhood, vector: int
+) -> Records:
+    dense = Dense(of_differences, symmetric)
+    log = Log(of_differences, rounds or USUAL_ROUNDS, kind == "disk")
+    auto = log if rounds is not None and log.suits_better(dense, hood, vector) else dense
+    return {"auto": auto, "dense": dense, "log": log, "disk": log}[kind]
 
 
 @defenses.register("gpd-paper")
@@ -165,11 +178,11 @@ class GPD(Recording):
 
     def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Trust as in the beginning for those who have served their probation; a cut is trust 0."""
-        out = (before <= 0) & ~hood.to_self
-        state["clean"] = torch.where(out & (scores >= _CONSISTENT), state["clean"] + 1, 0)
-        served = out & (state["clean"] >= self.probation * 2 ** (state["cuts"] - 1).clamp(0, _LONGEST))
+        out = (before <= 0) & hood.to_others
+        state["clean"] = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
+        served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
         state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
-        trust = torch.where(served, (1 / hood.size.to(after.dtype))[hood.rows], after)
+        trust = torch.where(served, hood.uniform.to(after.dtype), after)
         return trust / hood.sums(trust).clamp(min=1)[hood.rows]
 
 
