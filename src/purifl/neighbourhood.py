@@ -247,7 +247,9 @@ class Neighbourhood:
         table = torch.zeros(count, high, wide, dtype=torch.float64, device=xs[0].device)
         squares = table.diagonal(dim1=1, dim2=2) if self._all_with_all else table.new_zeros(count, wide)
         for part in chunks(xs[0].shape[1], count * wide):
-            columns = torch.stack([x[:, part] for x in xs]).double()
+            columns = table.new_empty(count, wide, part.stop - part.start)
+            for k, x in enumerate(xs):
+                columns[k] = x[:, part]
             table.baddbmm_(columns if self._all_with_all else columns[:, self.own_cols], columns.mT)
             if not self._all_with_all:
                 squares += columns.square_().sum(2)
