@@ -33,14 +33,15 @@ def figure(runs: list[Row]) -> Figure:
         place = (5, 5) if k % 2 else (-5, -14)
         axes.annotate(f"{row['detector.sharpness']:g}", _at(row), xytext=place, textcoords="offset points")
     others = [row for row in table.group(runs, ["defense"], [KEPT, LEFT]) if row["defense"] != "gpd"]
-    axes.plot(*_points(others), "s", color="C1", label="others, with the paper's detector")
+    axes.plot(*_points(others), "s", color="C1", label="others, as in the paper")
     for k, row in enumerate(others):
-        place = (5, 5) if k % 2 else (-10, 8)
+        place = (5, -12) if k % 2 else (-10, 8)
         axes.annotate(row["defense"], _at(row), xytext=place, textcoords="offset points", fontsize="small")
-    kept, left = (next(line for line in items()["table-3"].printed if line["measure"] == m) for m in (KEPT, LEFT))
+    kept, left = (next(line for line in items()["table-3"].printed if line.get("measure") == m) for m in (KEPT, LEFT))
     axes.plot(left["gpd"], kept["gpd"], "*", color="C3", markersize=14, label="GPD as the paper prints it")
     axes.set_xlabel("attack accuracy on label 0, %")
     axes.set_ylabel("test accuracy on label 1, %")
+    axes.set_ylim(top=110)
     axes.legend(loc="lower right")
     return page
 
@@ -58,6 +59,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="stores, or tables exported from them")
     parser.add_argument("--figure", type=Path, required=True, help="an .svg, .pdf or .png file to draw")
     args = parser.parse_args()
+    if args.figure.suffix not in (".svg", ".pdf", ".png"):
+        parser.error(f"--figure: {args.figure} does not end in .svg, .pdf or .png")
     runs = {row["run"]: row for source in args.runs for row in table.select(table.rows(source), SETTING)}
     args.figure.write_bytes(drawn(figure(list(runs.values())), args.figure.suffix[1:]))
 

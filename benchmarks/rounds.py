@@ -58,6 +58,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--samples", type=int, default=BATCH, help="of each client, all of which it sees once a round")
     args = parser.parse_args()
+    if args.rounds < 4:
+        parser.error(f"--rounds: {args.rounds} is fewer than 4, of which the first two are left out")
     print(
         "| clients | lower, ms a round | gpd, ms a round | gpd / lower: median | middle half |\n|---|---|---|---|---|"
     )

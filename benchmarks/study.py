@@ -119,11 +119,12 @@ def study(args: argparse.Namespace) -> None:
         for cell in cells(part)
     ]
     jobs = [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
-    start, new = time.perf_counter(), not args.out.exists()
+    start, new = time.perf_counter(), not args.out.exists() or args.out.stat().st_size == 0
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         writer = csv.DictWriter(out, KEY + FOUND)
         if new:
             writer.writeheader()
+            out.flush()
         for done, future in enumerate(as_completed([pool.submit(job, each, args.device) for each in jobs]), 1):
             writer.writerow(future.result())
             out.flush()
@@ -138,7 +139,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="mnist")
-    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
+    parser.add_argument("--parts", default=",".join(PARTS[:-1]), help="comma-separated; all but data if not given")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)

@@ -298,6 +298,11 @@ def test_a_message_too_large_for_its_square_does_not_hide_behind_it():
         assert scores[-1].isfinite().all()
 
 
+def test_sums_too_large_for_their_type_accuse_nobody_who_says_the_same():
+    _, scores = watch(nx.complete_graph(6), np.full((4, 6, 20), 2e38, dtype=np.float32))
+    assert (scores[-1] == 1).all()
+
+
 def test_no_detection_has_no_scores():
     assert NoDetection().scores({}, *setting()[:2], None) is None
 

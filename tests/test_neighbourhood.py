@@ -145,6 +145,7 @@ def test_reverse_edges_pairs_and_parts(case):
     _, rows, hood = case
     ends = list(zip(hood.own_cols[hood.rows].tolist(), hood.cols.tolist(), strict=True))
     assert hood.reverse.tolist() == [ends.index((j, i)) if (j, i) in ends else -1 for i, j in ends]
+    assert hood.opposite.tolist() == [ends.index((j, i) if (j, i) in ends else (i, j)) for i, j in ends]
     kept = [ends[e] for e in hood.pairs.tolist()]
     assert {frozenset(end) for end in kept} == {frozenset(end) for end in ends if end[0] != end[1]}
     assert len({frozenset(end) for end in kept}) == len(kept)

@@ -188,8 +188,8 @@ class Persistence(Detector):
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
         ends = scale[hood.cols] + scale[hood.listeners]
-        explained = (state["squares"] * ends).masked_fill(state["squares"] == 0, torch.inf)
-        return (state["openness"] * distance**3 / explained).nan_to_num(torch.inf)
+        push = state["openness"] * distance**3 / (state["squares"] * ends)
+        return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
         median = hood.medians(distance, kept & hood.to_others)[hood.rows]

@@ -21,7 +21,7 @@ from purifl.errors import ConfigError, DataError
 from purifl.memory import check
 from purifl.phases import phase
 from purifl.randomness import stream
-from purifl.rows import Rows, are_finite, average
+from purifl.rows import Rows, are_finite, average, usable
 from purifl.state import State, load_into
 from purifl.topology import Graph, Mixing, neighbourhood
 from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
@@ -113,7 +113,7 @@ class Federation:
         self.theta = self.engine.initial()
         self.gradient = self.engine.gradients(self.theta, 0)
         self.gamma = self.gradient[self.hood.owner]
-        self.trust = (1 / self.everyone.size.to(self.theta.dtype))[self.everyone.rows]
+        self.trust = self.everyone.uniform.to(self.theta.dtype)
         self.cut = torch.zeros_like(self.hood.to_self)
         self.rows = Rows(self.hood, self.defense, self.detector, self.mixing, self.step_size)
         self.rows.begin(self.exchange())
@@ -200,10 +200,9 @@ class Federation:
         generator = torch.Generator().manual_seed(
             int(stream(self.seed, "crafted messages", self.round).integers(2**62))
         )
-        threshold = (self.defense.threshold / self.hood.size)[self.hood.rows]
         return View(
             self.round, len(self.clients), self.hood, self.gamma, self.gamma[seen], columns,
-            self.trust[self._ours], self.cut, self._foresight(columns), threshold, generator,
+            self.trust[self._ours], self.cut, self._foresight(columns), self.defense.limit(self.hood), generator,
         )  # fmt: skip
 
     def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
@@ -216,7 +215,7 @@ class Federation:
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]
-            return self.rows.lowered(trust, torch.where(present, scores, 0), self.cut)
+            return self.rows.lowered(trust, usable(scores, present), self.cut)
 
         return foresee
 

@@ -98,7 +98,7 @@ class Meter:
         hood, malicious = federation.hood, federation.to_malicious
         self._benign = torch.tensor(federation.benign, device=federation.device)
         self._to_malicious = malicious.nonzero()[:, 0]
-        self._to_benign = (~malicious & ~hood.to_self).nonzero()[:, 0]
+        self._to_benign = (~malicious & hood.to_others).nonzero()[:, 0]
         self._listeners, self._senders = (x.cpu().numpy() for x in (hood.listeners, hood.senders))
         followed = hood.neighbours if len(hood.neighbours) <= _FOLLOWED else None
         self._followed = None if followed is None else federation.defended.nonzero()[followed, 0]

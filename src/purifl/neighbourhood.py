@@ -118,7 +118,7 @@ class Neighbourhood:
 
     @cached_property
     def opposite(self) -> Tensor:
-        """(E,) the same, and the edge itself where j is no row here."""
+        """(E,) position of the edge (j, i), as :attr:`reverse`, and of the edge itself where j is no row here."""
         return torch.where(self.reverse >= 0, self.reverse, torch.arange(len(self.rows), device=self.rows.device))
 
     @cached_property

@@ -191,16 +191,16 @@ class Log(Records):
         """T·N, in memory or on disk."""
         return self.rounds * hood.columns
 
-    def suits_better(self, dense: Dense, hood: Neighbourhood, vector: int) -> bool:
+    def suits_better(self, columns: int, dense: int, vector: int) -> bool:
         """Whether it is smaller, or not twice as large and light: it takes less time a round.
 
         Args:
-            dense: The other way to keep the same records.
-            hood: The edges.
+            columns: N.
+            dense: Vectors that are kept the other way.
             vector: Bytes of a vector of length d.
         """
-        ours, theirs = self.vectors(hood), dense.vectors(hood)
-        return ours <= (2 * theirs if ours * vector <= _LIGHT else theirs)
+        ours = self.rounds * columns
+        return ours <= (2 * dense if ours * vector <= _LIGHT else dense)
 
     def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
         shape = (self.rounds, *gamma.shape)

@@ -79,7 +79,7 @@ class Rows:
         scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
         if scores is None:
             return trust
-        scores = torch.where(heard.present, scores.nan_to_num(0, 0, 0), 0)
+        scores = usable(scores, heard.present)
         lowered = self.lowered(trust, scores, cut, missed)
         return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
 
@@ -104,6 +104,11 @@ class Rows:
     def state(self) -> State:
         """What is remembered, under ``defense.`` and ``detector.``."""
         return prefixed("defense", self.defense_state) | prefixed("detector", self.detector_state)
+
+
+def usable(scores: Tensor, present: Tensor) -> Tensor:
+    """(E,) the scores, 0 for who sent nothing that could be scored."""
+    return torch.where(present, scores.nan_to_num(0, 0, 0), 0)
 
 
 def average(hood: Neighbourhood, weights: Tensor, models: Tensor) -> Tensor:

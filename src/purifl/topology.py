@@ -222,5 +222,5 @@ def mixing_weights(kind: Mixing, hood: Neighbourhood, trust: Tensor, offered: Te
     """
     if kind == "uniform":
         return hood.normalise(torch.where(kept, trust, 0))
-    weights = torch.where(kept & ~hood.to_self, torch.minimum(trust, offered), 0)
+    weights = torch.where(kept & hood.to_others, torch.minimum(trust, offered), 0)
     return torch.where(hood.to_self, 1 - hood.sums(weights)[hood.rows], weights)

@@ -144,7 +144,11 @@ class Defense(Component):
 
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""
-        return (trust <= self.threshold * hood.uniform) & hood.to_others
+        return (trust <= self.limit(hood)) & hood.to_others
+
+    def limit(self, hood: Neighbourhood) -> Tensor:
+        """(E,) ``threshold`` / m_i."""
+        return self.threshold * hood.uniform
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) whom row i does not listen to in this round."""

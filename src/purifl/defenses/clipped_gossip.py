@@ -33,7 +33,7 @@ class ClippedGossip(Defense):
         hood, distance = turn.hood, rules.distances(turn.hood, turn.heard.gamma)
         reach = self._reach(turn, distance)[hood.rows]
         factor = torch.where(distance <= reach, 1, reach / distance).to(turn.weights.dtype)
-        weights = torch.where(turn.kept & ~hood.to_self, turn.weights * factor, 0)
+        weights = torch.where(turn.kept & hood.to_others, turn.weights * factor, 0)
         weights[hood.own] = 1 - hood.sums(weights)
         return weights
 

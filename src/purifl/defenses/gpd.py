@@ -53,7 +53,9 @@ class Recording(Defense):
 
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
-        return _kept_as(self.records, self.of_differences, self._symmetric, self._rounds, hood, vector)
+        dense = Dense(self.of_differences, self._symmetric)
+        sizes = (hood.columns, dense.vectors(hood), vector)
+        return _kept_as(self.records, dense, self._rounds, *sizes)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sums S_i, and the records unless they are on disk."""
@@ -94,13 +96,10 @@ def _vector(x: Tensor) -> int:
     return x.shape[1] * x.itemsize
 
 
-@lru_cache(maxsize=2)  # asked twice a round, with the same answer
-def _kept_as(
-    kind: str, of_differences: bool, symmetric: bool, rounds: int | None, hood: Neighbourhood, vector: int
-) -> Records:
-    dense = Dense(of_differences, symmetric)
-    log = Log(of_differences, rounds or USUAL_ROUNDS, kind == "disk")
-    auto = log if rounds is not None and log.suits_better(dense, hood, vector) else dense
+@lru_cache  # asked twice a round, with the same answer
+def _kept_as(kind: str, dense: Dense, rounds: int | None, columns: int, vectors: int, vector: int) -> Records:
+    log = Log(dense.of_differences, rounds or USUAL_ROUNDS, kind == "disk")
+    auto = log if rounds is not None and log.suits_better(columns, vectors, vector) else dense
     return {"auto": auto, "dense": dense, "log": log, "disk": log}[kind]
 
 

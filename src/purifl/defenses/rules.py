@@ -27,7 +27,7 @@ def kept_edges(turn: Turn) -> list[Tensor]:
 
 def kept_neighbours(turn: Turn) -> list[Tensor]:
     """For each row the edges to other clients that count in this round."""
-    return _by_row(turn.hood, turn.kept & ~turn.hood.to_self)
+    return _by_row(turn.hood, turn.kept & turn.hood.to_others)
 
 
 def weighted_edges(turn: Turn) -> list[Tensor]:

@@ -66,7 +66,7 @@ def checks(claim: Claim, subject: str, item: Item, cells: Cells) -> list[Check]:
 def verdict(made: Sequence[Check]) -> Verdict:
     """Of a claim."""
     states = [check.state for check in made]
-    if set(states) == {"open"}:
+    if all(state == "open" for state in states):
         return "open"
     if set(states) == {"holds"}:
         return "reproduced"

@@ -211,13 +211,13 @@ class Benign(Participant):
         if self.round == 0:
             rows.begin(heard)
         self.trust[self.exposed] = 0
-        missed = ~heard.present & ~self.hood.to_self
+        missed = ~heard.present & self.hood.to_others
         turn = rows.listen(self.round, heard, self.trust, self._losses)
         theta = rows.mix(turn)
+        trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
         gradient = self.engine.gradients(theta, self.round + 1)
         tracked = self.training.algorithm == "dsgt"
         gamma = rows.track(turn, gradient, self.gradient) if tracked else gradient.clone()
-        trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
         differences = self._differences(heard, messages)
         self.theta, self.gradient, self.gamma = theta, gradient, gamma
         self.trust, self.cut = torch.where(self.exposed, 0, trust), turn.cut.clone()
@@ -266,7 +266,7 @@ class Benign(Participant):
         super().begin_again(messages)
         if not self.rows.detector_state and not self.rows.defense_state:
             self.rows.begin(self.heard(messages))
-        self.rows.defense.forget(self.rows.defense_state, self.hood, ~self.hood.to_self)
+        self.rows.defense.forget(self.rows.defense_state, self.hood, self.hood.to_others)
 
     def _losses(self, models: Tensor) -> Tensor:
         return torch.stack([self.engine.batch_loss(model, self.seat.client, self.round) for model in models])

@@ -1,0 +1,65 @@
+"""The tables and the figure that the documents have of the study, from rows made for it."""
+
+import csv
+
+import pytest
+from findings import Findings, ahead, figure, main, markdown, worst_part
+from study import FOUND, KEY, read
+
+USUAL = dict.fromkeys(FOUND, "0") | {"malicious_edges": "16", "benign_edges": "56", "detected_round": "5"}
+
+
+def row(defense="gpd", accuracy="0.9", seed="0", **changed):
+    setting = {"dataset": "mnist", "part": "attacks", "topology": "complete", "partition": "iid", "attack": "lie",
+               "level": "1.0", "ratio": "0.2"}  # fmt: skip
+    return USUAL | setting | {"defense": defense, "test_accuracy": accuracy, "seed": seed} | changed
+
+
+def upper(accuracy, seed="0", **changed):
+    return row("upper", accuracy, seed, **{"attack": "backdoor-9", "malicious_edges": "0"} | changed)
+
+
+def test_gpd_is_compared_with_upper_seed_by_seed():
+    found = Findings(
+        [upper("0.5"), upper("0.9", "1"), upper("0.1", "2"), row(accuracy="0.6"), row(accuracy="0.9", seed="1")]
+    )
+    ((setting,),) = found.tables().values()
+    assert found.differences(setting, ahead) == pytest.approx([0.1, 0.0])
+    header, _, line = markdown(found, [setting]).splitlines()
+    assert "worst part" not in header, "nothing is known of it on a complete graph"
+    assert "| lie, iid | 2 | 70.0 ± 254.1 | 75.0 ± 190.6 | +5.0 ± 63.5 |" in line
+
+
+def test_weak_and_adaptive_attacks_have_the_upper_of_the_others():
+    weak = row(accuracy="0.8", part="weak", level="0.2")
+    assert Findings([upper("0.9"), weak]).differences(weak, ahead) == pytest.approx([-0.1])
+
+
+def test_the_worst_part_of_a_graph():
+    sparse = {"part": "sparse", "topology": "ring"}
+    run, bound = row(components="0.90 0.70", **sparse), upper("0.8", components="0.85 0.80", **sparse)
+    assert worst_part(run, bound) == pytest.approx(-0.1)
+    assert "| −10.0 |" in markdown(Findings([run, bound]), [run])
+
+
+def test_an_attacker_never_cut_and_one_cut_in_no_seed_but_one():
+    found = Findings([row(detected_round="", missed_edges="8"), row(seed="1", detected_round=""), row(seed="2")])
+    assert "| never | 16.7 % | 0.0 % |" in markdown(found, [row()])
+
+
+def test_files_to_figure(tmp_path, monkeypatch, capsys):
+    rows = [upper("0.9"), row(), row(attack="fang", partition="label-dir")]  # the last without an Upper of its own
+    with (tmp_path / "study.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, KEY + FOUND)
+        writer.writeheader()
+        writer.writerows(rows)
+    assert read(tmp_path / "study.csv") == rows
+    assert len(figure(Findings(rows), "mnist").axes) == 1
+    monkeypatch.setattr("sys.argv", ["findings", str(tmp_path / "study.csv"), "--figure", str(tmp_path / "a.svg")])
+    main()
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert "mnist, attacks" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["findings", str(tmp_path / "study.csv"), "--figure", "a.gif"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "a.gif" in capsys.readouterr().err
