@@ -36,7 +36,6 @@ import networkx as nx
 from purifl import Experiment, run
 from purifl.runs import Result
 
-MODELS = {"20newsgroups": "mlp", "cifar-10": "vit"}  # the cnn elsewhere
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 TOPOLOGIES = ("complete", "ring", "star", "line", "grid")
 STARS = {"star with malicious leaves": (8, 9), "star with a malicious hub": (0, 9)}
@@ -85,7 +84,8 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     if settings["attack"] != "none":
         attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
     chosen = {key: settings[key] for key in ("dataset", "topology", "partition", "defense", "seed")}
-    chosen["model"] = MODELS.get(settings["dataset"], "cnn")
+    if settings["dataset"] == "cifar-10":
+        chosen["model"] = "vit"
     if settings["topology"] in STARS:
         chosen["topology"] = "star"
         attack["malicious_clients"] = STARS[settings["topology"]]

@@ -149,6 +149,16 @@ def test_large_data_sets_are_evaluated_less_often_unless_told(name):
     assert Experiment(dataset=name, eval_every=3).eval_every == 3
 
 
+def test_the_model_is_the_data_sets_unless_given():
+    assert (
+        Experiment(dataset="20newsgroups").model.name
+        == Experiment(dataset={"name": "20newsgroups"}).model.name
+        == "mlp"
+    )
+    assert Experiment(dataset="20newsgroups", model={"hidden": 7}).model.hidden == 7
+    assert Experiment(dataset="20newsgroups", model="cnn").model.name == Experiment().model.name == "cnn"
+
+
 def test_data_sets_do_differ_in_their_sizes():
     assert len({Experiment(dataset=name).training.batch_size for name in datasets}) > 1
 

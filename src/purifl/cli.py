@@ -58,7 +58,10 @@ PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of
 AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Concentration of the Dirichlet partitions.")]
 TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topologies"))]
 ClientsOption = Annotated[int | None, typer.Option("--clients", help="Number of clients, attackers included.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help=_one_of("models") + " Or package.module:factory.")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help=_one_of("models") + " Or package.module:factory. The data set's own if not given."),
+]
 AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attacks"))]
 RatioOption = Annotated[float | None, typer.Option("--malicious-ratio", help="Share of malicious clients.")]
 LevelOption = Annotated[float | None, typer.Option("--malicious-level", help="How malicious they are, 0 to 1.")]

@@ -38,17 +38,16 @@ DEFAULTS = {
     "dataset": "digits",
     "partition": "iid",
     "topology": "complete",
-    "model": "cnn",
     "attack": "none",
     "defense": "gpd",
 }
-"""The components used where an experiment names none; a detector is chosen by the defence."""
+"""The components used where an experiment names none; a model is chosen by the data set, a detector by the defence."""
 
 
 class Experiment(BaseModel):
     """Everything that decides a run. Components are given by name, or by name and parameters.
 
-    What is left open is filled in when the object is made: batch size, step size and how often models are
+    What is left open is filled in when the object is made: model, batch size, step size and how often models are
     evaluated by the data set, detector and mixing by the defence. So a stored experiment has no gaps.
 
     Example:
@@ -75,8 +74,8 @@ class Experiment(BaseModel):
         description="weights: uniform (1/|N_i|, the paper) or metropolis (symmetric); the defence's own if not given",
     )
     model: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(resolve_model)] = Field(
-        default_factory=lambda: resolve_model(DEFAULTS["model"]),
-        description="see: purifl list models; or package.module:factory",
+        default_factory=lambda: resolve_model(DataSource.model),
+        description="see: purifl list models; or package.module:factory; the data set's own if not given",
     )
     training: Training = Training()
     attack: Annotated[SerializeAsAny[Attack], BeforeValidator(attacks.resolve)] = Field(
@@ -111,10 +110,11 @@ class Experiment(BaseModel):
         """Parameters given without a name belong to the component that would be used anyway."""
         if not isinstance(settings, dict):
             return settings
-        defense = settings.get("defense", DEFAULTS["defense"])
-        name = defense.get("name", DEFAULTS["defense"]) if isinstance(defense, dict) else defense
-        detector = name.detector if isinstance(name, Defense) else defenses[name].detector
-        defaults = DEFAULTS | {"detector": detector}
+        data, defense = (_chosen(settings, kind) for kind in ("dataset", "defense"))
+        model = data.model if isinstance(data, DataSource) else datasets[data].model
+        detector = defense.detector if isinstance(defense, Defense) else defenses[defense].detector
+        defaults = DEFAULTS | {"model": model, "detector": detector}
+        settings = {"model": model} | settings
         nameless = {k: v for k, v in settings.items() if k in defaults and isinstance(v, dict) and "name" not in v}
         return settings | {k: {"name": defaults[k], **v} for k, v in nameless.items()}
 
@@ -172,6 +172,12 @@ class Experiment(BaseModel):
 
 _UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """What reading YAML may end in: no YAML, a date or number that there is none of, nesting without an end."""
+
+
+def _chosen(settings: Mapping[str, Any], kind: str) -> Any:  # noqa: ANN401 - a name, or whatever else was given
+    """The component of a kind, by its name or as it was given."""
+    given = settings.get(kind, DEFAULTS[kind])
+    return given.get("name", DEFAULTS[kind]) if isinstance(given, dict) else given
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class DataSet:
 class DataSource(Component):
     """A data set by name, with what an experiment uses on it where it does not say."""
 
+    model: ClassVar[str] = "cnn"
     batch_size: ClassVar[int] = 256
     step_size: ClassVar[float] = 0.01
     eval_every: ClassVar[int] = 5

@@ -84,6 +84,7 @@ class Newsgroups(FileSource):
         "K. Lang, NewsWeeder: Learning to Filter Netnews, ICML 1995, "
         "doi:10.1016/B978-1-55860-377-6.50048-7; by-date version by J. Rennie"
     )
+    model: ClassVar[str] = "mlp"
     batch_size: ClassVar[int] = 64
     step_size: ClassVar[float] = 1.0
     files: ClassVar[tuple[RemoteFile, ...]] = (
