@@ -58,6 +58,8 @@ def test_selecting_and_grouping(store):
     assert by_name["gpd"]["test_accuracy_95"] == pytest.approx(t.ppf(0.975, 2) * stdev(values) / 3**0.5)
     assert by_name["gpd"]["epsilon"] is None
     assert table.varying(table.select(table.rows(store.path), {"defense": ["gpd"]})) == ["seed"]
+    with pytest.raises(ConfigError, match=r"defense: 'gdp' .*did you mean 'gpd'"):
+        table.select(rows, {"defense": ["gpd", "gdp"]})
     for wrong in (lambda: table.select(rows, {"defence": ["gpd"]}), lambda: table.group(rows, ["attacks"], [])):
         with pytest.raises(ConfigError, match="did you mean"):
             wrong()

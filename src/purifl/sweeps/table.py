@@ -71,10 +71,17 @@ def write_table(store: Store) -> None:
 
 
 def select(found: Iterable[Row], where: Mapping[str, Sequence[str]]) -> list[Row]:
-    """The rows in which every column of ``where`` has one of the values, as written; by their settings."""
+    """The rows in which every column of ``where`` has one of the values, as written; by their settings.
+
+    A value that no row has is an error: among several it would go unnoticed.
+    """
     found = list(found)
-    for column in where:
+    for column, values in where.items():
         _known(found, column)
+        there = {written(row.get(column)) for row in found}
+        for value in values:
+            if found and value not in there:
+                raise unknown_name(column, value, there)
     chosen = [row for row in found if all(written(row.get(key)) in values for key, values in where.items())]
     keys = varying(chosen)
     return sorted(chosen, key=lambda row: [_rank(row.get(key)) for key in keys])
