@@ -122,15 +122,15 @@ class Federation:
     def step(self) -> None:
         """One round of Algorithm 1, for all clients in parallel.
 
-        Detection could wait until after training, but finds what was heard in the processor's caches before it.
+        Detection asks nothing of training. It comes after it so that a GPU, which trains meanwhile, need not wait for it.
         """
         heard = self.exchange()
         trust = self.trust[self._ours]
         turn = self.rows.listen(self.round, heard, trust, self._losses)
         theta = self._mix(turn)
-        trust = self.rows.detect(heard, trust, turn.cut)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
+        trust = self.rows.detect(heard, trust, turn.cut)
         self.trust = torch.cat([trust, self.trust[self._theirs]])[self._edges_in_order]
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1

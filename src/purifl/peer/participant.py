@@ -214,10 +214,10 @@ class Benign(Participant):
         missed = ~heard.present & self.hood.to_others
         turn = rows.listen(self.round, heard, self.trust, self._losses)
         theta = rows.mix(turn)
-        trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
         gradient = self.engine.gradients(theta, self.round + 1)
         tracked = self.training.algorithm == "dsgt"
         gamma = rows.track(turn, gradient, self.gradient) if tracked else gradient.clone()
+        trust = rows.detect(heard, self.trust, turn.cut, missed if missed.any() else None)
         differences = self._differences(heard, messages)
         self.theta, self.gradient, self.gamma = theta, gradient, gamma
         self.trust, self.cut = torch.where(self.exposed, 0, trust), turn.cut.clone()
