@@ -122,7 +122,7 @@ class Federation:
     def step(self) -> None:
         """One round of Algorithm 1, for all clients in parallel.
 
-        Detection asks nothing of training. It comes after it so that a GPU, which trains meanwhile, need not wait for it.
+        Detection asks nothing of training, and comes after it so that a GPU, which trains meanwhile, need not wait.
         """
         heard = self.exchange()
         trust = self.trust[self._ours]
