@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from findings import picture
 from matplotlib.figure import Figure
 
 from purifl.drawing import drawn
+from purifl.errors import PuriflError
 from purifl.paper.item import items
 from purifl.runs import Row
 from purifl.sweeps import table
@@ -57,11 +59,12 @@ def _points(rows: list[Row]) -> tuple[list[float], list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="stores, or tables exported from them")
-    parser.add_argument("--figure", type=Path, required=True, help="an .svg, .pdf or .png file to draw")
+    parser.add_argument("--figure", type=picture, required=True, help="an .svg, .pdf or .png file to draw")
     args = parser.parse_args()
-    if args.figure.suffix not in (".svg", ".pdf", ".png"):
-        parser.error(f"--figure: {args.figure} does not end in .svg, .pdf or .png")
-    runs = {row["run"]: row for source in args.runs for row in table.select(table.rows(source), SETTING)}
+    try:
+        runs = {row["run"]: row for source in args.runs for row in table.select(table.rows(source), SETTING)}
+    except PuriflError as error:
+        parser.error(str(error))
     args.figure.write_bytes(drawn(figure(list(runs.values())), args.figure.suffix[1:]))
 
 

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from study import ADAPTIVE, ATTACKS, KEY, PARTITIONS, PARTS, STARS, TOPOLOGIES, USUAL, read
 
 from purifl.drawing import drawn
+from purifl.errors import PuriflError
 from purifl.intervals import estimate
 
 FORMS = (".svg", ".pdf", ".png")
@@ -172,14 +173,29 @@ def _share(rows: list[Row], some: str, all_: str) -> str:
     return f"{100 * sum(int(row[some]) for row in rows) / total:.1f} %" if total else "–"
 
 
+def file(text: str) -> Path:
+    """An argument: a file that is there."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return Path(text)
+
+
+def picture(text: str) -> Path:
+    """An argument: a file that can be drawn."""
+    if Path(text).suffix not in FORMS:
+        raise argparse.ArgumentTypeError(f"{text} does not end in {', '.join(FORMS)}")
+    return Path(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path, help="what benchmarks/study.py wrote")
-    parser.add_argument("--figure", type=Path, help="an .svg, .pdf or .png file to draw")
+    parser.add_argument("study", type=file, help="what benchmarks/study.py wrote")
+    parser.add_argument("--figure", type=picture, help="an .svg, .pdf or .png file to draw")
     args = parser.parse_args()
-    if args.figure and args.figure.suffix not in FORMS:
-        parser.error(f"--figure: {args.figure} does not end in {', '.join(FORMS)}")
-    findings = Findings(read(args.study))
+    try:
+        findings = Findings(read(args.study))
+    except PuriflError as error:
+        parser.error(str(error))
     for (dataset, part), settings in findings.tables().items():
         print(f"\n{dataset}, {part}\n\n{markdown(findings, settings)}")
     if args.figure and findings.tables().keys() & {("mnist", part) for part in GOALS}:

@@ -60,6 +60,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.rounds < 4:
         parser.error(f"--rounds: {args.rounds} is fewer than 4, of which the first two are left out")
+    if args.samples < 1 or args.repeats < 1:
+        parser.error(f"--samples: {args.samples}, --repeats: {args.repeats}; both have to be at least 1")
     print(
         "| clients | lower, ms a round | gpd, ms a round | gpd / lower: median | middle half |\n|---|---|---|---|---|"
     )

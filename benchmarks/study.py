@@ -34,6 +34,7 @@ from typing import Any
 import networkx as nx
 
 from purifl import Experiment, run
+from purifl.errors import DataError, PuriflError
 from purifl.runs import Result
 
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
@@ -78,8 +79,8 @@ PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive", 
 USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
 
 
-def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
-    """One run, as a row."""
+def experiment(settings: dict[str, Any], device: str) -> Experiment:
+    """What a setting runs."""
     attack = {"name": settings["attack"]}
     if settings["attack"] != "none":
         attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
@@ -89,7 +90,12 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     if settings["topology"] in STARS:
         chosen["topology"] = "star"
         attack["malicious_clients"] = STARS[settings["topology"]]
-    result = run(Experiment.parse(chosen | {"attack": attack, "device": device, "eval_every": 10}))
+    return Experiment.parse(chosen | {"attack": attack, "device": device, "eval_every": 10})
+
+
+def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
+    """One run, as a row."""
+    result = run(experiment(settings, device))
     malicious = set(result.malicious)
     to_malicious = sum(edge["neighbour"] in malicious for edge in result.trust)
     found = result.final | result.summary() | {
@@ -110,15 +116,19 @@ def components(result: Result) -> list[float]:
     return [mean(accuracy[client] for client in part) for part in sorted(parts, key=min)]
 
 
-def study(args: argparse.Namespace) -> None:
-    """Run what is missing, a row in the file as soon as a run has ended."""
+def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The settings that have no row yet."""
     known = {tuple(row[key] for key in KEY) for row in read(args.out)} if args.out.exists() else set()
     wanted = [
         USUAL | cell | {"dataset": args.dataset, "part": part, "seed": seed}
         for seed, part in itertools.product(range(args.seeds), args.parts.split(","))
         for cell in cells(part)
     ]
-    jobs = [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
+    return [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
+
+
+def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> None:
+    """Run them, a row in the file as soon as a run has ended."""
     start, new = time.perf_counter(), not args.out.exists() or args.out.stat().st_size == 0
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         writer = csv.DictWriter(out, KEY + FOUND)
@@ -132,8 +142,12 @@ def study(args: argparse.Namespace) -> None:
 
 
 def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a study."""
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or KEY + FOUND) != KEY + FOUND:
+            raise DataError(f"{path} is not a study: its columns are {', '.join(reader.fieldnames or [])}")
+        return list(reader)
 
 
 def main() -> None:
@@ -147,7 +161,13 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.parts.split(",")) - set(PARTS):
         parser.error(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
-    study(args)
+    try:
+        jobs = missing(args)
+        for each in jobs:
+            experiment(each, args.device)
+    except PuriflError as error:
+        parser.error(str(error))
+    study(args, jobs)
 
 
 if __name__ == "__main__":

@@ -63,3 +63,8 @@ def test_files_to_figure(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "a.gif" in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    monkeypatch.setattr("sys.argv", ["findings", str(tmp_path / "other.csv")])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "other.csv is not a study: its columns are a, b" in capsys.readouterr().err

@@ -54,8 +54,7 @@ class Recording(Defense):
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
         dense = Dense(self.of_differences, self._symmetric)
-        sizes = (hood.columns, dense.vectors(hood), vector)
-        return _kept_as(self.records, dense, self._rounds, *sizes)
+        return _kept_as(self.records, dense, self._rounds, hood.columns, dense.vectors(hood), vector)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sums S_i, and the records unless they are on disk."""

@@ -72,11 +72,11 @@ class Malicious(Participant):
         theirs = torch.isin(hood.owner, torch.tensor([self.place[peer] for peer in accomplices]))
         private = torch.arange(hood.columns) >= len(self.ids)
         columns = (theirs & (private if attack.private else ~private)).nonzero()[:, 0]
-        trust = (1 / hood.size.float())[hood.rows]
+        trust = hood.uniform.float()
         for edge in (hood.senders == self.own).nonzero()[:, 0].tolist():
             peer = self.ids[int(hood.own_cols[hood.rows[edge]])]
             trust[edge] = heard[peer].header.scalars["trust"] if peer in heard else trust[edge]
-        threshold = (experiment.defense.threshold / hood.size)[hood.rows]
+        threshold = experiment.defense.limit(hood)
         seed = int(stream(experiment.seed, "crafted messages", self.round).integers(2**62))
         return View(
             self.round, experiment.clients, hood, gamma, gamma[[self.place[peer] for peer in known]], columns, trust,
