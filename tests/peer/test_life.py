@@ -116,6 +116,16 @@ def test_who_comes_back_after_everybody_finished_does_not_wait_for_them(tmp_path
     assert imbalance(network) < 1e-6
 
 
+def test_who_is_started_anew_knows_what_it_last_measured(tmp_path):
+    network = federation(tmp_path)
+    first = node(network, 1)
+    play(run_all([first if peer == 1 else node(network, peer) for peer in network.peers]))
+    again = node(network, 1)
+    again._begin()
+    assert again.last["test_accuracy"] == first.last["test_accuracy"]
+    assert again.last["round"] == network.experiment.rounds
+
+
 def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_path, undisturbed):
     network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
 

@@ -129,6 +129,7 @@ class Node:
 
     def _begin(self) -> None:
         saved = self.store.load()
+        self._remember(self.store.folder.rows("metrics.jsonl"))
         if saved is None:
             self.me.begin()
         elif saved["ids"].tolist() == self.me.ids:
@@ -279,7 +280,11 @@ class Node:
                 self.journal.note("cannot write", logging.ERROR, round=self.me.round, reason=str(error))
                 pause = min(2 * pause, 5.0)
                 await asyncio.sleep(pause)
-        for row in rows[-1:]:
+        self._remember(rows)
+
+    def _remember(self, rows: list[Row]) -> None:
+        """The newest number of each kind, which is what the peer tells of itself."""
+        for row in rows:
             self.last |= {key: x for key, x in row.items() if x is not None}
 
     def _publish(self, messages: dict[int, Message], seconds: float) -> None:
