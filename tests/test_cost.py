@@ -74,3 +74,12 @@ def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
     assert shapes.count((N, D)) == 2
     kept = counted("gpd", records="dense", before=cut).products
     assert kept.count((2, D)) == 1
+
+
+def test_records_of_edges_are_touched_once_in_eight_rounds():
+    fed = federation(problem(malicious=0), defense=defenses.resolve("gpd"))
+    versions = []
+    for _ in range(24):
+        fed.step()
+        versions.append(fed.rows.defense_state["records"]._version)
+    assert len({*versions}) == 4

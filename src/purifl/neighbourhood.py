@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -147,24 +148,12 @@ class Neighbourhood:
         if self.dense:
             total.addmm_(self._matrix(values), x)
         else:
-            total += self.fold(values, self.cols, x)
+            add_rows(total, self.offsets, values, self.cols, x)
 
     def fold(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
         """Σ_j values_ij y_ij, where y_ij is vectors[place_ij]: (E,), (E,) and (V, d) give (R, d)."""
-        shape = (len(self.own), len(vectors))
-        if max(shape) * vectors.shape[1] > _COUNTABLE:
-            return self._fold_one_by_one(values, place, vectors)
-        matrix = torch.sparse_csr_tensor(self.offsets, place, values, shape, check_invariants=False)
-        if vectors.device.type == "cpu":
-            product: Tensor = torch.sparse.mm(matrix, vectors)
-            return product
-        parts = torch.split(vectors, _CUDA_WIDTH, 1)
-        return torch.cat([torch.sparse.mm(matrix, part.contiguous()) for part in parts], 1)
-
-    def _fold_one_by_one(self, values: Tensor, place: Tensor, vectors: Tensor) -> Tensor:
         total = vectors.new_zeros(len(self.own), vectors.shape[1])
-        for row, value, there in zip(self.rows.tolist(), values.tolist(), place.tolist(), strict=True):
-            total[row].add_(vectors[there], alpha=value)
+        add_rows(total, self.offsets, values, place, vectors)
         return total
 
     @cached_property
@@ -269,6 +258,27 @@ class Neighbourhood:
         order = order[self.rows[order].argsort(stable=True)]
         middle = ((self.sums(among.to(values.dtype)) - 1) / 2).long()
         return shown[order[self.offsets[:-1] + middle]]
+
+
+def add_rows(total: Tensor, offsets: Tensor, values: Tensor, place: Tensor, vectors: Tensor) -> None:
+    """total_r += Σ_e values_e vectors[place_e], in place, over the e from offsets[r] up to offsets[r + 1]."""
+    shape = (len(total), len(vectors))
+    if max(shape) * vectors.shape[1] > _COUNTABLE:
+        _add_one_by_one(total, offsets, values, place, vectors)
+        return
+    matrix = torch.sparse_csr_tensor(offsets, place, values, shape, check_invariants=False)
+    if vectors.device.type == "cpu":
+        total.addmm_(matrix, vectors)
+        return
+    for into, part in zip(torch.split(total, _CUDA_WIDTH, 1), torch.split(vectors, _CUDA_WIDTH, 1), strict=True):
+        into.add_(torch.sparse.mm(matrix, part.contiguous()))
+
+
+def _add_one_by_one(total: Tensor, offsets: Tensor, values: Tensor, place: Tensor, vectors: Tensor) -> None:
+    bounds, terms = offsets.tolist(), list(zip(values.tolist(), place.tolist(), strict=True))
+    for row, (start, end) in enumerate(pairwise(bounds)):
+        for value, there in terms[start:end]:
+            total[row].add_(vectors[there], alpha=value)
 
 
 def chunks(count: int, width: int) -> Iterator[slice]:

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from purifl.errors import ConfigError, RunError
 from purifl.memory import gib
-from purifl.neighbourhood import Neighbourhood, chunks, differences
+from purifl.neighbourhood import Neighbourhood, add_rows, chunks
 from purifl.state import State
 
-_LIGHT = 1 << 30  # bytes
+_LIGHT = 1 << 26  # bytes
+_BLOCK = 8  # rounds
 
 
 def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_differences: bool) -> Tensor:
@@ -117,15 +118,25 @@ class Records(ABC):
 class Dense(Records):
     """One vector for each record.
 
+    Records take in the rounds a few at a time, by one sparse product: they are the largest thing around, and to add to
+    all of them each round takes longer than to find out who is to be trusted.
+
     Attributes:
         symmetric: Whether w_ij = w_ji. Then d_ij = −d_ji, and of the two one is kept.
+        block: Rounds at a time.
     """
 
     symmetric: bool = False
+    block: int = 1
+
+    @classmethod
+    def suited(cls, of_differences: bool, symmetric: bool, columns: int, vector: int) -> Dense:
+        """With as many rounds at a time as are light, N vectors of ``vector`` bytes each."""
+        return cls(of_differences, symmetric, _BLOCK if _BLOCK * columns * vector <= _LIGHT else 1)
 
     def vectors(self, hood: Neighbourhood) -> int:
-        """E, and less where differences leave some out."""
-        return len(self._edges(hood))
+        """E, less where differences leave some out, and the rounds not yet taken in."""
+        return len(self._edges(hood)) + self.block * hood.columns
 
     def _edges(self, hood: Neighbourhood) -> Tensor:
         """(V,) positions of the edges whose records are kept; a client differs from itself in nothing."""
@@ -134,30 +145,45 @@ class Dense(Records):
         return hood.pairs if self.symmetric else hood.neighbours
 
     def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
-        return {"records": gamma.new_zeros(self.vectors(hood), gamma.shape[1])}
+        records = gamma.new_zeros(len(self._edges(hood)), gamma.shape[1])
+        return {"records": records, **_no_rounds(self.block, hood, gamma)}
 
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
-        """r_ij += w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
-        edges, factors = self._edges(hood), self._factors(hood, weights)
-        for part in chunks(len(edges), gamma.shape[1]):
+        _note(state, weights, gamma)
+        if state["rounds"] == self.block:
+            self._take_in(state, hood)
+
+    def _take_in(self, state: State, hood: Neighbourhood) -> None:
+        """r_ij += Σ_τ w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
+        rounds, columns, edges = int(state["rounds"]), hood.columns, self._edges(hood)
+        gamma = state["gamma"][:rounds].flatten(0, 1)
+        factors = self._factors(hood, state["weights"][:rounds]).T
+        begins = columns * torch.arange(rounds, device=gamma.device)
+        for part in chunks(len(edges) if rounds else 0, gamma.shape[1]):
             kept = edges[part]
-            to, of = hood.cols[kept], hood.listeners[kept]
-            heard = differences(gamma, to, of) if self.of_differences else gamma.index_select(0, to)
-            state["records"][part].addcmul_(factors[kept, None], heard)
+            places, values = hood.cols[kept, None] + begins, factors[kept]
+            if self.of_differences:
+                places = torch.cat([places, hood.listeners[kept, None] + begins], 1)
+                values = torch.cat([values, -values], 1)
+            offsets = torch.arange(0, values.numel() + 1, values.shape[1], device=gamma.device)
+            add_rows(state["records"][part], offsets, values.flatten(), places.flatten(), gamma)
+        state["rounds"].zero_()
 
     def _factors(self, hood: Neighbourhood, weights: Tensor) -> Tensor:
-        """(E,) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""
+        """(…, E) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""
         if not self.of_differences:
             return weights - hood.to_self.to(weights.dtype)
         if not self.symmetric:
             return weights
-        return torch.minimum(weights, weights[hood.opposite])
+        return torch.minimum(weights, weights[..., hood.opposite])
 
     def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        self._take_in(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
         state["records"][place[edges & (sign != 0)]] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        self._take_in(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
         return hood.part(edges).fold(sign[edges], place[edges], state["records"])
 
@@ -191,33 +217,15 @@ class Log(Records):
         """T·N, in memory or on disk."""
         return self.rounds * hood.columns
 
-    def suits_better(self, columns: int, dense: int, vector: int) -> bool:
-        """Whether it is smaller, or not twice as large and light: it takes less time a round.
-
-        Args:
-            columns: N.
-            dense: Vectors that are kept the other way.
-            vector: Bytes of a vector of length d.
-        """
-        ours = self.rounds * columns
-        return ours <= (2 * dense if ours * vector <= _LIGHT else dense)
-
     def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
-        shape = (self.rounds, *gamma.shape)
-        return {
-            "gamma": mapped(shape, gamma.dtype) if self.on_disk else gamma.new_zeros(shape),
-            "weights": gamma.new_zeros(self.rounds, len(hood.rows)),
-            "rounds": torch.zeros((), dtype=torch.int64),
-        }
+        return _no_rounds(self.rounds, hood, gamma, self.on_disk)
 
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
-        now = int(state["rounds"])
-        if now == self.rounds:
+        if state["rounds"] == self.rounds:
             raise RunError(
-                f"the log of records is full after {now} rounds, for which it was begun (Defense.for_rounds)"
+                f"the log of records is full after {self.rounds} rounds, for which it was begun (Defense.for_rounds)"
             )
-        state["gamma"][now], state["weights"][now] = gamma, weights
-        state["rounds"] += 1
+        _note(state, weights, gamma)
         self._release(state)
 
     def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
@@ -235,6 +243,22 @@ class Log(Records):
     def _release(self, state: State) -> None:
         if self.on_disk:
             release(state["gamma"])
+
+
+def _no_rounds(capacity: int, hood: Neighbourhood, gamma: Tensor, on_disk: bool = False) -> State:
+    """Room for the γ and the weights of that many rounds."""
+    shape = (capacity, *gamma.shape)
+    return {
+        "gamma": mapped(shape, gamma.dtype) if on_disk else gamma.new_zeros(shape),
+        "weights": gamma.new_zeros(capacity, len(hood.rows)),
+        "rounds": torch.zeros((), dtype=torch.int64),
+    }
+
+
+def _note(state: State, weights: Tensor, gamma: Tensor) -> None:
+    now = int(state["rounds"])
+    state["gamma"][now], state["weights"][now] = gamma, weights
+    state["rounds"] += 1
 
 
 def release(x: Tensor) -> None:

@@ -34,7 +34,7 @@ class Recording(Defense):
     records: Literal["auto", "dense", "log", "disk"] = Field(
         "auto",
         description="how records are kept: a vector for each edge (dense), all γ heard in memory (log) or in a "
-        "temporary file (disk), or dense or log, whichever suits the sizes of the run (auto)",
+        "temporary file (disk), or dense or log, whichever is smaller in this run (auto)",
     )
     _rounds: int | None = PrivateAttr(None)
     _symmetric: bool = PrivateAttr(False)
@@ -53,8 +53,8 @@ class Recording(Defense):
 
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
-        dense = Dense(self.of_differences, self._symmetric)
-        return _kept_as(self.records, dense, self._rounds, hood.columns, dense.vectors(hood), vector)
+        dense = Dense.suited(self.of_differences, self._symmetric, hood.columns, vector)
+        return _kept_as(self.records, dense, self._rounds, dense.vectors(hood), hood.columns)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sums S_i, and the records unless they are on disk."""
@@ -96,9 +96,10 @@ def _vector(x: Tensor) -> int:
 
 
 @lru_cache  # asked twice a round, with the same answer
-def _kept_as(kind: str, dense: Dense, rounds: int | None, columns: int, vectors: int, vector: int) -> Records:
+def _kept_as(kind: str, dense: Dense, rounds: int | None, vectors: int, columns: int) -> Records:
+    """``auto`` is whichever is smaller: the ``vectors`` of dense records, or ``columns`` of them a round."""
     log = Log(dense.of_differences, rounds or USUAL_ROUNDS, kind == "disk")
-    auto = log if rounds is not None and log.suits_better(columns, vectors, vector) else dense
+    auto = log if rounds is not None and rounds * columns < vectors else dense
     return {"auto": auto, "dense": dense, "log": log, "disk": log}[kind]
 
 
