@@ -44,7 +44,7 @@ def counted(defense, graph=None, before=lambda fed: None, **options):
     return counting
 
 
-GRAPHS = [nx.complete_graph(N), nx.cycle_graph(N)]
+GRAPHS = [nx.complete_graph(N), nx.path_graph(N)]  # with other numbers of pairs than of clients
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=["dense", "sparse"])

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood, gram
+from purifl.neighbourhood import Neighbourhood, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -30,8 +30,10 @@ _ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a clien
 _AGAINST = -0.1  # the cosine below which a first message points against another, and not only elsewhere
 
 
-def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor) -> Tensor:
-    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``; 0 elsewhere."""
+def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept`` (all); 0 elsewhere."""
+    if kept is None:
+        return hood.normalise(trust + hood.normalise(scores))
     shares = hood.normalise(torch.where(kept, scores, 0))
     return hood.normalise(torch.where(kept, trust + shares, 0))
 
@@ -179,7 +181,7 @@ class Persistence(Detector):
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
-        push = self._push(state, hood, distance * _heard(hood, kept))
+        push = self._push(state, hood, _levelled(hood, distance, ~kept))
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
         excess = (suspicion - 1).clamp(min=0).masked_fill(kept & (distance < farthest / 2), 0)
@@ -193,13 +195,15 @@ class Persistence(Detector):
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
         median = hood.medians(distance, kept & hood.to_others)[hood.rows]
-        return torch.where((state["alike"] > 0) & (median > 0), state["alike"] * distance / median, 0)
+        return (state["alike"] * distance / median).nan_to_num(0, 0)
 
 
-def _heard(hood: Neighbourhood, kept: Tensor) -> Tensor:
-    """(E,) ρ_i; those who are cut are not judged the more leniently for it, or they would soon be heard again."""
-    share = hood.sums(kept.double()) / hood.size
-    return torch.where(kept, share[hood.rows], 1)
+def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
+    """(E,) ρ_i ‖E_ij‖; those who are cut are not judged the more leniently for it, or they would soon be heard again."""
+    if surely_none(cut):
+        return distance
+    heard = 1 - hood.sums(cut.double()) / hood.size
+    return torch.where(cut, distance, heard[hood.rows] * distance)
 
 
 def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor, distance: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import mmap
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -31,8 +31,9 @@ from purifl.memory import gib
 from purifl.neighbourhood import Neighbourhood, add_rows, chunks
 from purifl.state import State
 
-_LIGHT = 1 << 26  # bytes
 _BLOCK = 8  # rounds
+_LIGHT = 1 << 26  # bytes that a block may have
+_SEVERAL = 2  # records for each column, from which on blocks are worth their copies
 
 
 def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_differences: bool) -> Tensor:
@@ -118,8 +119,8 @@ class Records(ABC):
 class Dense(Records):
     """One vector for each record.
 
-    Records take in the rounds a few at a time, by one sparse product: they are the largest thing around, and to add to
-    all of them each round takes longer than to find out who is to be trusted.
+    Where records are many, they take in a few rounds at a time, by one sparse product: to go through all of them each
+    round takes longer than to find out who is to be trusted.
 
     Attributes:
         symmetric: Whether w_ij = w_ji. Then d_ij = −d_ji, and of the two one is kept.
@@ -129,14 +130,14 @@ class Dense(Records):
     symmetric: bool = False
     block: int = 1
 
-    @classmethod
-    def suited(cls, of_differences: bool, symmetric: bool, columns: int, vector: int) -> Dense:
-        """With as many rounds at a time as are light, N vectors of ``vector`` bytes each."""
-        return cls(of_differences, symmetric, _BLOCK if _BLOCK * columns * vector <= _LIGHT else 1)
+    def suited_to(self, hood: Neighbourhood, vector: int) -> Dense:
+        """With blocks where there are several records for each client, and they are light; a vector has these bytes."""
+        several = len(self._edges(hood)) > _SEVERAL * hood.columns
+        return replace(self, block=_BLOCK if several and _BLOCK * hood.columns * vector <= _LIGHT else 1)
 
     def vectors(self, hood: Neighbourhood) -> int:
-        """E, less where differences leave some out, and the rounds not yet taken in."""
-        return len(self._edges(hood)) + self.block * hood.columns
+        """E, less where differences leave some out, and those of a block."""
+        return len(self._edges(hood)) + (self.block * hood.columns if self.block > 1 else 0)
 
     def _edges(self, hood: Neighbourhood) -> Tensor:
         """(V,) positions of the edges whose records are kept; a client differs from itself in nothing."""
@@ -146,28 +147,42 @@ class Dense(Records):
 
     def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
         records = gamma.new_zeros(len(self._edges(hood)), gamma.shape[1])
-        return {"records": records, **_no_rounds(self.block, hood, gamma)}
+        return {"records": records} | (_no_rounds(self.block, hood, gamma) if self.block > 1 else {})
 
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
+        if self.block == 1:
+            self._take_in(state["records"], hood, weights[None], gamma)
+            return
         _note(state, weights, gamma)
         if state["rounds"] == self.block:
-            self._take_in(state, hood)
+            self._settle(state, hood)
 
-    def _take_in(self, state: State, hood: Neighbourhood) -> None:
-        """r_ij += Σ_τ w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
-        rounds, columns, edges = int(state["rounds"]), hood.columns, self._edges(hood)
-        gamma = state["gamma"][:rounds].flatten(0, 1)
-        factors = self._factors(hood, state["weights"][:rounds]).T
-        begins = columns * torch.arange(rounds, device=gamma.device)
-        for part in chunks(len(edges) if rounds else 0, gamma.shape[1]):
+    def _settle(self, state: State, hood: Neighbourhood) -> None:
+        """Bring the records up to date."""
+        rounds = int(state["rounds"]) if self.block > 1 else 0
+        if rounds:
+            self._take_in(state["records"], hood, state["weights"][:rounds], state["gamma"][:rounds].flatten(0, 1))
+            state["rounds"].zero_()
+
+    def _take_in(self, records: Tensor, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
+        """r_ij += Σ_τ w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary.
+
+        Args:
+            records: (V, d) r_ij.
+            hood: The edges.
+            weights: (T, E) w_ij of T rounds.
+            gamma: (T·N, d) γ_j, round by round.
+        """
+        edges, factors = self._edges(hood), self._factors(hood, weights).T
+        begins = torch.arange(0, len(gamma), hood.columns, device=gamma.device)
+        for part in chunks(len(edges), gamma.shape[1]):
             kept = edges[part]
             places, values = hood.cols[kept, None] + begins, factors[kept]
             if self.of_differences:
                 places = torch.cat([places, hood.listeners[kept, None] + begins], 1)
                 values = torch.cat([values, -values], 1)
             offsets = torch.arange(0, values.numel() + 1, values.shape[1], device=gamma.device)
-            add_rows(state["records"][part], offsets, values.flatten(), places.flatten(), gamma)
-        state["rounds"].zero_()
+            add_rows(records[part], offsets, values.flatten(), places.flatten(), gamma)
 
     def _factors(self, hood: Neighbourhood, weights: Tensor) -> Tensor:
         """(…, E) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""
@@ -178,12 +193,12 @@ class Dense(Records):
         return torch.minimum(weights, weights[..., hood.opposite])
 
     def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
-        self._take_in(state, hood)
+        self._settle(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
         state["records"][place[edges & (sign != 0)]] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
-        self._take_in(state, hood)
+        self._settle(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
         return hood.part(edges).fold(sign[edges], place[edges], state["records"])
 

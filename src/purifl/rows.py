@@ -13,7 +13,7 @@ from torch import Tensor
 
 from purifl.defenses import Defense, Heard, Turn
 from purifl.detection import Detector, lower_trust
-from purifl.neighbourhood import Neighbourhood
+from purifl.neighbourhood import Neighbourhood, surely_none
 from purifl.phases import phase
 from purifl.state import State, prefixed
 from purifl.topology import Mixing, mixing_weights
@@ -93,7 +93,8 @@ class Rows:
             return self._shared(trust, scores, held, ~held)
         gone = self.defense.suspects(self.hood, trust)
         held = (cut if missed is None else cut | missed) & ~gone
-        new = self._shared(trust, scores, held, ~(held | gone))
+        out = held | gone
+        new = lower_trust(self.hood, trust, scores) if surely_none(out) else self._shared(trust, scores, held, ~out)
         return new.masked_fill(self.defense.suspects(self.hood, new), 0)
 
     def _shared(self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class Rows:
 
 def usable(scores: Tensor, present: Tensor) -> Tensor:
     """(E,) the scores, 0 for who sent nothing that could be scored."""
-    return torch.where(present, scores.nan_to_num(0, 0, 0), 0)
+    return scores.nan_to_num(0, 0, 0) * present
 
 
 def average(hood: Neighbourhood, weights: Tensor, models: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from purifl.defenses.base import USUAL_ROUNDS, Defense, Heard, Setting, Turn, defenses
-from purifl.neighbourhood import Neighbourhood
+from purifl.neighbourhood import Neighbourhood, surely_none
 from purifl.records import Dense, Log, Records
 from purifl.registry import PAPER
 from purifl.state import State
@@ -53,7 +53,7 @@ class Recording(Defense):
 
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
-        dense = Dense.suited(self.of_differences, self._symmetric, hood.columns, vector)
+        dense = Dense(self.of_differences, self._symmetric).suited_to(hood, vector)
         return _kept_as(self.records, dense, self._rounds, dense.vectors(hood), hood.columns)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
@@ -178,6 +178,10 @@ class GPD(Recording):
     def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Trust as in the beginning for those who have served their probation; a cut is trust 0."""
         out = (before <= 0) & hood.to_others
+        if surely_none(out):
+            state["clean"].zero_()
+            state["cuts"] += after <= 0
+            return after
         state["clean"] = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
         served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
         state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
