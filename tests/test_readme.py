@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from purifl.cli import _settings, app
 from purifl.experiment import Experiment
@@ -55,3 +56,12 @@ def test_what_is_linked_is_there():
     for target in re.findall(r"\]\((?!https?:)([^)]*)\)", README):
         assert (ROOT / target).is_file(), target
     assert (ROOT / "docs/images/trust.svg").stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("name", ["table-2", "table-4", "figure-9"])
+def test_the_reproduction_is_that_of_the_stored_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("purifl.paper.figures.write", lambda *_: None)
+    known = ["--known", str(ROOT / "docs/results/mnist.parquet"), "--no-run", "--out", str(tmp_path / "out")]
+    made = CliRunner().invoke(app, ["reproduce", name, "--device", "cuda", *known])
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "out" / f"{name}.md").read_text() == (ROOT / f"docs/reproduction/{name}.md").read_text()

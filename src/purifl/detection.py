@@ -199,7 +199,7 @@ class Persistence(Detector):
 
 
 def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
-    """(E,) ρ_i ‖E_ij‖; those who are cut are not judged the more leniently for it, or they would soon be heard again."""
+    """(E,) ρ_i ‖E_ij‖; those who are cut are judged without ρ_i, or they would soon be heard again."""
     if surely_none(cut):
         return distance
     heard = 1 - hood.sums(cut.double()) / hood.size

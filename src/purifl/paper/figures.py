@@ -66,8 +66,8 @@ def curves(item: Item, points: Sequence[Point]) -> Figure:
 
 
 def lines(item: Item, cells: Cells) -> Figure:
-    """A panel for each value of the first axis; the second one across."""
-    panels, across = cells.along(item.axes[0]), cells.along(item.axes[1])
+    """A panel for each value of the first axis of which there are runs; the second one across."""
+    panels, across = _measured(item, cells), cells.along(item.axes[1])
     figure, axes = _panels(panels)
     positions = across if all(isinstance(value, int | float) for value in across) else list(range(len(across)))
     for panel, place in zip(panels, axes, strict=True):
@@ -85,8 +85,8 @@ def lines(item: Item, cells: Cells) -> Figure:
 
 
 def bars(item: Item, cells: Cells) -> Figure:
-    """A panel for each value of the first axis, a group for each of the second, a bar for each defence."""
-    panels, groups = cells.along(item.axes[0]), cells.along(item.axes[1])
+    """A panel for each value of the first axis with runs, a group for each of the second, a bar for each defence."""
+    panels, groups = _measured(item, cells), cells.along(item.axes[1])
     figure, axes = _panels(panels, wide=True)
     width = 0.8 / len(cells.defenses)
     for panel, place in zip(panels, axes, strict=True):
@@ -97,6 +97,8 @@ def bars(item: Item, cells: Cells) -> Figure:
                 for j, group in enumerate(groups)
                 if (found := cells.estimate(item.measures[0].column, (panel, group), defense)) is not None
             ]
+            if not known:
+                continue
             place.bar(
                 [x for x, _ in known],
                 [found.mean for _, found in known],
@@ -140,6 +142,16 @@ def contours(item: Item, tracks: dict[str, Track]) -> Figure:
         place.set(title=f"{panel}: loss {track.loss:.2f}", xlabel="parameter 1", ylabel="parameter 2")
     figure.suptitle("● start   ★ benign optimum   ✖ end   ○ attacker cut", fontsize=9)
     return figure
+
+
+def _measured(item: Item, cells: Cells) -> list[Any]:
+    """Values of the first axis of which there are runs."""
+    column, (first, second) = item.measures[0].column, item.axes
+    return [
+        panel
+        for panel in cells.along(first)
+        if any(cells.estimate(column, (panel, x), d) for x in cells.along(second) for d in cells.defenses)
+    ]
 
 
 def _panels(names: Sequence[Any], wide: bool = False) -> tuple[Figure, list[Axes]]:

@@ -70,7 +70,7 @@ def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps:
     parts = [
         f"# {title}",
         f"Verdict: {verdicts}.",
-        *([f"![{title}]({item.name}.png)"] if picture else []),
+        *([f"![{title}]({item.name}.svg)"] if picture else []),
         f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
         verdict_table(judged),
