@@ -21,6 +21,7 @@ from quadratics import federation, problem, steps, tracking_error
 ROUNDS = 8
 WAYS = {
     "dense": Dense,
+    "blocks": lambda of_differences: Dense(of_differences, block=3),
     "pairs": lambda of_differences: Dense(of_differences, symmetric=True, block=3),
     "log": lambda of_differences: Log(of_differences, ROUNDS),
     "disk": lambda of_differences: Log(of_differences, ROUNDS, on_disk=True),
@@ -176,6 +177,35 @@ def test_a_log_is_kept_where_it_is_smaller(rounds, vector, way):
     assert isinstance(kept(hood, rounds, vector), way)
     assert isinstance(kept(hood, rounds, vector, records="dense"), Dense)
     assert isinstance(kept(hood, rounds, vector, records="log"), Log)
+
+
+def test_blocks_are_for_many_light_records_that_cancel():
+    def block(graph, vector, **options):
+        n = len(graph)
+        hood = neighbourhood(graph, list(range(n)), list(range(n)))
+        return Dense(**{"of_differences": True, "symmetric": True, **options}).suited_to(hood, vector).block
+
+    ten = nx.complete_graph(10)
+    assert block(ten, 2**27 // 80) == 8
+    assert block(ten, 2**27 // 80 + 1) == 1
+    assert block(nx.complete_graph(5), 4) == 1  # ten pairs are two for each
+    assert block(nx.complete_graph(6), 4) == 8
+    assert block(ten, 4, symmetric=False) == 1
+    assert block(ten, 4, symmetric=False, of_differences=False) == 8
+
+
+def test_a_run_goes_on_in_the_middle_of_a_block_as_if_it_had_not_stopped():
+    def begun():
+        return federation(problem(), defense=defenses.resolve("gpd"))
+
+    whole, first, second = begun(), begun(), begun()
+    steps(first, 11)
+    assert first.rows.defense_state["rounds"] > 0
+    second.load_state_dict(first.state_dict())
+    steps(whole, 30)
+    steps(second, 19)
+    for key, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[key]), key
 
 
 def test_records_on_disk_are_in_a_file_that_goes_with_them(tmp_path, monkeypatch):

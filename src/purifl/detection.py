@@ -31,7 +31,7 @@ _AGAINST = -0.1  # the cosine below which a first message points against another
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept`` (all); 0 elsewhere."""
+    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere."""
     if kept is None:
         return hood.normalise(trust + hood.normalise(scores))
     shares = hood.normalise(torch.where(kept, scores, 0))

@@ -28,12 +28,12 @@ from torch import Tensor
 
 from purifl.errors import ConfigError, RunError
 from purifl.memory import gib
-from purifl.neighbourhood import Neighbourhood, add_rows, chunks
+from purifl.neighbourhood import Neighbourhood, add_rows, chunks, differences
 from purifl.state import State
 
 _BLOCK = 8  # rounds
-_LIGHT = 1 << 26  # bytes that a block may have
-_SEVERAL = 2  # records for each column, from which on blocks are worth their copies
+_LIGHT = 1 << 27  # bytes that a block may have
+_SEVERAL = 2  # records of a column, beyond which blocks are worth their copies
 
 
 def coefficients(hood: Neighbourhood, weights: Tensor, counted: Tensor, of_differences: bool) -> Tensor:
@@ -119,7 +119,7 @@ class Records(ABC):
 class Dense(Records):
     """One vector for each record.
 
-    Where records are many, they take in a few rounds at a time, by one sparse product: to go through all of them each
+    Where records are many they take in a few rounds at a time, by one sparse product: to go through all of them each
     round takes longer than to find out who is to be trusted.
 
     Attributes:
@@ -131,13 +131,21 @@ class Dense(Records):
     block: int = 1
 
     def suited_to(self, hood: Neighbourhood, vector: int) -> Dense:
-        """With blocks where there are several records for each client, and they are light; a vector has these bytes."""
-        several = len(self._edges(hood)) > _SEVERAL * hood.columns
-        return replace(self, block=_BLOCK if several and _BLOCK * hood.columns * vector <= _LIGHT else 1)
+        """In blocks where a column has several records, and a block is light; a vector has ``vector`` bytes.
+
+        Differences only if they are symmetric: in a product d_ij and d_ji, both kept, would cancel to the rounding of γ
+        and not of γ_j − γ_i.
+        """
+        fit = self.symmetric or not self.of_differences
+        several = self._count(hood) > _SEVERAL * hood.columns
+        return replace(self, block=_BLOCK if fit and several and _BLOCK * hood.columns * vector <= _LIGHT else 1)
 
     def vectors(self, hood: Neighbourhood) -> int:
         """E, less where differences leave some out, and those of a block."""
-        return len(self._edges(hood)) + (self.block * hood.columns if self.block > 1 else 0)
+        return self._count(hood) + (self.block * hood.columns if self.block > 1 else 0)
+
+    def _count(self, hood: Neighbourhood) -> int:
+        return len(self._edges(hood)) if self.of_differences else len(hood.rows)
 
     def _edges(self, hood: Neighbourhood) -> Tensor:
         """(V,) positions of the edges whose records are kept; a client differs from itself in nothing."""
@@ -151,29 +159,28 @@ class Dense(Records):
 
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
         if self.block == 1:
-            self._take_in(state["records"], hood, weights[None], gamma)
+            self._take_in(state["records"], hood, weights, gamma)
             return
         _note(state, weights, gamma)
         if state["rounds"] == self.block:
             self._settle(state, hood)
 
-    def _settle(self, state: State, hood: Neighbourhood) -> None:
-        """Bring the records up to date."""
-        rounds = int(state["rounds"]) if self.block > 1 else 0
-        if rounds:
-            self._take_in(state["records"], hood, state["weights"][:rounds], state["gamma"][:rounds].flatten(0, 1))
-            state["rounds"].zero_()
-
     def _take_in(self, records: Tensor, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
-        """r_ij += Σ_τ w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary.
+        """r_ij += w_ij (γ_j − γ_i), or w_ij γ_j with w_ii − 1 at i's own edge; without an (E, d) temporary."""
+        edges, factors = self._edges(hood), self._factors(hood, weights)
+        for part in chunks(len(edges), gamma.shape[1]):
+            kept = edges[part]
+            to, of = hood.cols[kept], hood.listeners[kept]
+            heard = differences(gamma, to, of) if self.of_differences else gamma.index_select(0, to)
+            records[part].addcmul_(factors[kept, None], heard)
 
-        Args:
-            records: (V, d) r_ij.
-            hood: The edges.
-            weights: (T, E) w_ij of T rounds.
-            gamma: (T·N, d) γ_j, round by round.
-        """
-        edges, factors = self._edges(hood), self._factors(hood, weights).T
+    def _settle(self, state: State, hood: Neighbourhood) -> None:
+        """The same for the rounds of a block, however many there are yet: r_ij += Σ_τ w_ij γ_j − Σ_τ w_ij γ_i."""
+        rounds = int(state["rounds"]) if self.block > 1 else 0
+        if not rounds:
+            return
+        edges, factors = self._edges(hood), self._factors(hood, state["weights"][:rounds]).T
+        gamma = state["gamma"][:rounds].flatten(0, 1)
         begins = torch.arange(0, len(gamma), hood.columns, device=gamma.device)
         for part in chunks(len(edges), gamma.shape[1]):
             kept = edges[part]
@@ -182,7 +189,8 @@ class Dense(Records):
                 places = torch.cat([places, hood.listeners[kept, None] + begins], 1)
                 values = torch.cat([values, -values], 1)
             offsets = torch.arange(0, values.numel() + 1, values.shape[1], device=gamma.device)
-            add_rows(records[part], offsets, values.flatten(), places.flatten(), gamma)
+            add_rows(state["records"][part], offsets, values.flatten(), places.flatten(), gamma)
+        state["rounds"].zero_()
 
     def _factors(self, hood: Neighbourhood, weights: Tensor) -> Tensor:
         """(…, E) w_ij; a pair of which one end is not heard any more has 0, though the other may go on listening."""

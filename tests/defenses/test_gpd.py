@@ -313,6 +313,27 @@ def test_each_further_cut_doubles_the_probation():
     assert [later - earlier for earlier, later in pairwise(waited)] == [2, 4]
 
 
+def test_knowing_that_nobody_is_cut_saves_work_and_changes_nothing(monkeypatch):
+    """Before anybody is cut, while client 3 is, when it is heard again, and cut again; and with real evidence."""
+
+    def played():
+        fed = federation(problem(), defense=GPD(probation=3), detector=Told())
+        for guilty, rounds in ((set(), 3), ({3}, 6), (set(), 9), ({3}, 6)):
+            fed.detector = fed.rows.detector = Told(guilty=frozenset(guilty))
+            for _ in range(rounds):
+                fed.step()
+                yield {key: tensor.clone() for key, tensor in fed.state_dict().items()}
+        yield steps(federation(problem(), defense=GPD()), 25).state_dict()
+
+    short = list(played())
+    for module in ("purifl.detection", "purifl.rows", "purifl.defenses.gpd"):
+        monkeypatch.setattr(f"{module}.surely_none", lambda marked: False)
+    for quick, full in zip(short, played(), strict=True):
+        assert all(torch.equal(quick[key], full[key]) for key in full)
+    assert len({int(state["cut"].sum()) for state in short[:-1]}) == 2
+    assert short[-1]["cut"].any()
+
+
 def test_trust_is_shared_out_also_when_several_are_heard_again():
     fed = federation(problem(malicious=0), defense=GPD(probation=2), detector=Told(guilty=frozenset({3, 4, 5})))
     while not fed.cut.any():

@@ -95,7 +95,7 @@ def _vector(x: Tensor) -> int:
     return x.shape[1] * x.itemsize
 
 
-@lru_cache  # asked twice a round, with the same answer
+@lru_cache  # asked in every round, with the same answer
 def _kept_as(kind: str, dense: Dense, rounds: int | None, vectors: int, columns: int) -> Records:
     """``auto`` is whichever is smaller: the ``vectors`` of dense records, or ``columns`` of them a round."""
     log = Log(dense.of_differences, rounds or USUAL_ROUNDS, kind == "disk")
@@ -186,7 +186,8 @@ class GPD(Recording):
         served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
         state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
         trust = torch.where(served, hood.uniform.to(after.dtype), after)
-        return trust / hood.sums(trust).clamp(min=1)[hood.rows]
+        readmits = hood.sums(served.to(trust.dtype)) > 0
+        return trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
 
 
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it

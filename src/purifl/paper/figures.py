@@ -150,7 +150,7 @@ def _measured(item: Item, cells: Cells) -> list[Any]:
     return [
         panel
         for panel in cells.along(first)
-        if any(cells.estimate(column, (panel, x), d) for x in cells.along(second) for d in cells.defenses)
+        if any(cells.values(column, (panel, x), d) for x in cells.along(second) for d in cells.defenses)
     ]
 
 
@@ -166,6 +166,8 @@ def _line(axes: Axes, defense: str, x: Sequence[float], values: Sequence[Estimat
     axes.plot(
         x, [v.mean for v in values], style, color=color, marker=marker, markersize=4, label=defense, linewidth=1.5
     )
+    if len(x) == 1:
+        axes.errorbar(x, [values[0].mean], yerr=values[0].half or 0.0, color=color, linewidth=0.8)
     axes.fill_between(x, [v.low for v in values], [v.high for v in values], color=color, alpha=0.12, linewidth=0)
 
 
