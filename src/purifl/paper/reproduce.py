@@ -172,8 +172,8 @@ def _setting(facts: dict[str, Any]) -> str:
     version = "The reduced version, on digits: " if facts["quick"] else ""
     runs = f"{facts['done']} runs of {facts['runs']}" if facts["done"] < facts["runs"] else f"{facts['runs']} runs"
     seeds = f"{facts['seeds']} seed{'s' if facts['seeds'] > 1 else ''}"
-    where = " and ".join(facts["hardware"]) or "nothing yet"
-    return f"{version}{runs}, {seeds}, {facts['seconds']:.0f} s of computing on {where}."
+    took = f", {facts['seconds']:.0f} s of computing on {' and '.join(facts['hardware'])}" if facts["done"] else ""
+    return f"{version}{runs}, {seeds}{took}."
 
 
 def _gaps(planned: Sequence[Experiment], done: Sequence[Experiment], store: Store) -> list[str]:
