@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl.defenses import Heard
-from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, _against, _alike, lower_trust
+from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, _agreement, lower_trust
 from purifl.topology import neighbourhood
 
 
@@ -116,9 +116,10 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
 
     def alike(i, j, around):
         first, length = messages[0], lengths[0]
-        if median(first[j] @ first[k] / length[j] / length[k] for k in around if k != j) < -0.1:
-            return 1
+        agreement = median(first[j] @ first[k] / length[j] / length[k] for k in around if k != j)
         usual = median(length[k] for k in around)
+        if agreement < -0.1 or (length[j] > 4 * usual and agreement < 0.1):
+            return 1
         return min(1, (usual + length[i]) / (length[j] + length[i])) if length[j] <= 4 * usual else 0
 
     found = {(i, j): 0 if i == j else suspicion(i, j) for i, j in edges}
@@ -245,20 +246,41 @@ def test_first_messages_without_a_direction_point_against_nobody(dense):
     assert hood.dense == dense
     gamma = torch.zeros(len(graph), 20)
     gamma[range(8), range(8)] = 1
-    assert not _against(hood, gamma).any()
+    assert (_agreement(hood, gamma).abs() < 1e-6)[hood.rows < 8].all()
     gamma[:, 10] = 1
     gamma[0], gamma[1], gamma[2] = 0, 1e-40, -3 * gamma[3]
-    assert _against(hood, gamma).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
+    assert (_agreement(hood, gamma) < -0.1).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
 
 
-def test_who_was_not_heard_at_first_is_not_compared():
-    """It counts as having sent the client's own message, which tells nothing of its size."""
+def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():
+    """It counts as having sent the client's own message, which tells nothing of its own."""
     hood, gamma, _ = setting(n=8, density=1.0)
-    gamma[5] = gamma[0]
-    alike = _alike(hood, gamma, gamma.double().norm(dim=1), hood.exact_distances(gamma))
-    same = ((hood.rows == 0) & (hood.cols == 5)) | ((hood.rows == 5) & (hood.cols == 0)) | hood.to_self
-    assert (alike[same] == 0).all()
-    assert (alike[~same] > 0).all()
+    gamma = torch.ones_like(gamma) + 0.1 * gamma
+    gamma[0] = gamma[5] = -gamma[1]
+    detector = Persistence()
+    state = detector.begin(hood, first(hood, gamma))
+    detector.scores(state, hood, gamma, everyone(hood))
+    to_both = (hood.cols == 0) | (hood.cols == 5)
+    same = to_both & ((hood.rows == 0) | (hood.rows == 5))
+    assert (state["alike"][same | hood.to_self] == 0).all()
+    assert (state["alike"][~same & hood.to_others] > 0).all()
+    assert detector.marked(state).tolist() == (to_both & ~same).tolist()
+
+
+def test_a_long_message_has_to_point_along_with_the_others_to_be_excused():
+    """Noise of ten times their length, in a new direction each round, is no client with ten times the data."""
+    rng = np.random.default_rng(8)
+    gradients = rng.normal(size=500) + 0.2 * rng.normal(size=(4, 10, 500))
+    messages = tracked(nx.complete_graph(10), gradients)
+    to_long = lambda hood: (hood.cols == 5) & ~hood.to_self  # noqa: E731
+    messages[:, 5] *= 10
+    hood, scores = watch(nx.complete_graph(10), messages[:1])
+    assert (scores[-1][to_long(hood)] == 1).all()
+    noise = rng.normal(size=(4, 500))
+    messages[:, 5] = 10 * noise * (np.linalg.norm(messages[:, 4], axis=1) / np.linalg.norm(noise, axis=1))[:, None]
+    hood, scores = watch(nx.complete_graph(10), messages)
+    assert (scores[-1][to_long(hood)] < 0.01).all()
+    assert (scores[-1][~to_long(hood) & (hood.rows != 5)] == 1).all()
 
 
 def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():

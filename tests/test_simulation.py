@@ -35,6 +35,20 @@ def test_each_attack_succeeds_undefended_and_not_against_gpd(attack):
     assert gpd["test_accuracy"] > lower["test_accuracy"] + 0.5
 
 
+def test_gpd_cuts_who_begins_against_the_others_before_it_does_harm():
+    """Crafted against the mean of clients that share no class: each round heard costs what nobody else can teach."""
+    found = outcome(attack="fang", partition="non-overlap", rounds=10)
+    assert found["detected_round"] <= 3
+    assert found["missed_edges"] == found["false_alarm_edges"] == 0
+
+
+def test_gpd_is_not_drowned_in_noise():
+    found = outcome(attack="gaussian", rounds=20)
+    assert found["detected_round"] <= 8
+    assert found["missed_edges"] == found["false_alarm_edges"] == 0
+    assert found["test_accuracy"] > outcome(attack="gaussian", defense="upper", rounds=20)["test_accuracy"] - 0.01
+
+
 def test_a_lower_malicious_level_does_less_harm():
     weak, strong = (
         outcome(attack={"name": "backdoor-9", "malicious_level": level}, defense="lower", rounds=20)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
 _ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
-_AGAINST = -0.1  # the cosine below which a first message points against another, and not only elsewhere
+_ALONG = 0.1  # the cosine from which a first message points along with another, or with −0.1 against it
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -55,6 +55,13 @@ class Detector(Component):
 
         Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest.
         """
+
+    def marked(self, state: State) -> Tensor | None:
+        """(E,) neighbours with no claim to Algorithm 2's patience: one score at the threshold is enough; None: nobody.
+
+        Only where cuts last.
+        """
+        return None
 
 
 detectors: Registry[Detector] = Registry("detector", "purifl.detection")
@@ -144,11 +151,12 @@ class Persistence(Detector):
     compare. Of two clients the one with more data has the longer gradients and is farther from everyone, so by the
     lengths of the first messages
 
-        alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖,
+        alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖.
 
-    but 1 for a neighbour that began by pointing against most of the others, median_{k≠j} cos(γ_j⁰, γ_k⁰) < −0.1: more
-    of the same data does not. It is 0 for one that began with the very message of the client itself, as those do who
-    were not heard at first.
+    More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰), alike_ij
+    is 1 for a neighbour that began against most of the others, with an agreement under −0.1, and for one that is over
+    four medians long with less than 0.1. The former are also :meth:`marked`. It is 0 for one that began with the very
+    message of the client itself, as those do who were not heard at first.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -165,6 +173,7 @@ class Persistence(Detector):
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
+            "against": torch.zeros_like(hood.to_self),
             "rounds": torch.zeros((), dtype=torch.int64),
         }
 
@@ -177,7 +186,9 @@ class Persistence(Detector):
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
-            state["alike"].copy_(_alike(hood, gamma, lengths, now))
+            agreement = _agreement(hood, gamma).masked_fill(now == 0, torch.inf)
+            state["against"].copy_(agreement < -_ALONG)
+            state["alike"].copy_(_alike(hood, lengths, now, agreement))
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
@@ -186,6 +197,10 @@ class Persistence(Detector):
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
         excess = (suspicion - 1).clamp(min=0).masked_fill(kept & (distance < farthest / 2), 0)
         return torch.exp(-self.sharpness * excess).masked_fill(hood.to_self, 1).to(gamma.dtype)
+
+    def marked(self, state: State) -> Tensor:
+        """Those who began by pointing against most of the others."""
+        return state["against"]
 
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
@@ -206,19 +221,22 @@ def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
     return torch.where(cut, distance, heard[hood.rows] * distance)
 
 
-def _alike(hood: Neighbourhood, gamma: Tensor, lengths: Tensor, distance: Tensor) -> Tensor:
+def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
     """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
     theirs, own = lengths[hood.cols], lengths[hood.listeners]
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(theirs <= _ALIKE * median, alike, 0)
-    alike = torch.where(_against(hood, gamma), 1, alike)
+    alike = torch.where(theirs <= _ALIKE * median, alike, (agreement < _ALONG).to(alike.dtype))
+    alike = torch.where(agreement < -_ALONG, 1, alike)
     return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
 
 
-def _against(hood: Neighbourhood, gamma: Tensor) -> Tensor:
-    """(E,) median_{k≠j} cos(γ_j, γ_k) < −0.1 over those whom row i hears, itself included; no minority decides that."""
-    against = torch.zeros_like(hood.to_self)
+def _agreement(hood: Neighbourhood, gamma: Tensor) -> Tensor:
+    """(E,) median_{k≠j} cos(γ_j, γ_k) over those whom row i hears, itself included; ∞ in rows of too few.
+
+    A median, so that no minority decides it.
+    """
+    agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
     everyone = gram(gamma) if hood.dense else None
     bounds = hood.offsets.tolist()
     for row in (hood.size > _ENOUGH).nonzero()[:, 0].tolist():
@@ -227,5 +245,5 @@ def _against(hood: Neighbourhood, gamma: Tensor) -> Tensor:
         table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
         lengths = table.diagonal().sqrt()
         cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
-        against[edges] = cosines.sort(1).values[:, len(heard) // 2 - 1] < _AGAINST
-    return against
+        agreement[edges] = cosines.sort(1).values[:, len(heard) // 2 - 1]
+    return agreement

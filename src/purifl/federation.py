@@ -215,7 +215,7 @@ class Federation:
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]
-            return self.rows.lowered(trust, usable(scores, present), self.cut)
+            return self.rows.lowered(trust, usable(scores, present), self.cut, self.detector.marked(state))
 
         return foresee
 

@@ -80,13 +80,16 @@ class Rows:
         if scores is None:
             return trust
         scores = usable(scores, heard.present)
-        lowered = self.lowered(trust, scores, cut, missed)
+        lowered = self.lowered(trust, scores, cut, self.detector.marked(self.detector_state), missed)
         return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
 
-    def lowered(self, trust: Tensor, scores: Tensor, cut: Tensor, missed: Tensor | None = None) -> Tensor:
+    def lowered(
+        self, trust: Tensor, scores: Tensor, cut: Tensor, marked: Tensor | None, missed: Tensor | None = None
+    ) -> Tensor:
         """Trust after the scores; where cuts last, those cut are out of it and new suspects fall to 0.
 
-        Who was missed keeps its trust, and so does who has cut this row without having been cut by it.
+        So do those ``marked`` (E,) whose score alone is at the threshold. Who was missed keeps its trust, and so does
+        who has cut this row without having been cut by it.
         """
         if not self.defense.final:
             held = torch.zeros_like(cut) if missed is None else missed & ~cut
@@ -95,7 +98,10 @@ class Rows:
         held = (cut if missed is None else cut | missed) & ~gone
         out = held | gone
         new = lower_trust(self.hood, trust, scores) if surely_none(out) else self._shared(trust, scores, held, ~out)
-        return new.masked_fill(self.defense.suspects(self.hood, new), 0)
+        fallen = self.defense.suspects(self.hood, new)
+        if marked is not None:
+            fallen |= marked & (scores <= self.defense.threshold) & ~held
+        return new.masked_fill(fallen, 0)
 
     def _shared(self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor) -> Tensor:
         """Algorithm 2 over the edges ``judged``, among which goes what those ``held`` do not keep."""
