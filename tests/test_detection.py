@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl.defenses import Heard
-from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, _agreement, lower_trust
+from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, agreement_of, lower_trust
 from purifl.topology import neighbourhood
 
 
@@ -246,10 +246,10 @@ def test_first_messages_without_a_direction_point_against_nobody(dense):
     assert hood.dense == dense
     gamma = torch.zeros(len(graph), 20)
     gamma[range(8), range(8)] = 1
-    assert (_agreement(hood, gamma).abs() < 1e-6)[hood.rows < 8].all()
+    assert (agreement_of(hood, gamma).abs() < 1e-6)[hood.rows < 8].all()
     gamma[:, 10] = 1
     gamma[0], gamma[1], gamma[2] = 0, 1e-40, -3 * gamma[3]
-    assert (_agreement(hood, gamma) < -0.1).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
+    assert (agreement_of(hood, gamma) < -0.1).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
 
 
 def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():

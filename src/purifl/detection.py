@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
-_ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
-_ALONG = 0.1  # the cosine from which a first message points along with another, or with −0.1 against it
+ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
+ALONG = 0.1  # the cosine from which a first message points along with another, or with −0.1 against it
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -186,8 +186,8 @@ class Persistence(Detector):
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
-            agreement = _agreement(hood, gamma).masked_fill(now == 0, torch.inf)
-            state["against"].copy_(agreement < -_ALONG)
+            agreement = agreement_of(hood, gamma).masked_fill(now == 0, torch.inf)
+            state["against"].copy_(agreement < -ALONG)
             state["alike"].copy_(_alike(hood, lengths, now, agreement))
         state["rounds"] += 1
         state["fourth"] += lengths**4
@@ -226,12 +226,12 @@ def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Te
     theirs, own = lengths[hood.cols], lengths[hood.listeners]
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(theirs <= _ALIKE * median, alike, (agreement < _ALONG).to(alike.dtype))
-    alike = torch.where(agreement < -_ALONG, 1, alike)
+    alike = torch.where(theirs <= ALIKE * median, alike, (agreement < ALONG).to(alike.dtype))
+    alike = torch.where(agreement < -ALONG, 1, alike)
     return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
 
 
-def _agreement(hood: Neighbourhood, gamma: Tensor) -> Tensor:
+def agreement_of(hood: Neighbourhood, gamma: Tensor) -> Tensor:
     """(E,) median_{k≠j} cos(γ_j, γ_k) over those whom row i hears, itself included; ∞ in rows of too few.
 
     A median, so that no minority decides it.
