@@ -15,7 +15,7 @@ Parts, of which --parts chooses some:
     data      backdoor-9 and lie on four partitions, with Upper, for another --dataset
 
 Rows are appended as runs end, and runs whose rows are there are left out: an interrupted study continues, and what
-is to be measured anew has to be removed from the file.
+is to be measured anew has to be removed from the file. A run that fails is named, and the exit code is 1 in the end.
 """
 
 from __future__ import annotations
@@ -127,18 +127,25 @@ def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
 
 
-def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> None:
-    """Run them, a row in the file as soon as a run has ended."""
+def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
+    """Run them, a row in the file as soon as a run has ended. One that fails stops no other; how many did."""
     start, new = time.perf_counter(), not args.out.exists() or args.out.stat().st_size == 0
+    failed = 0
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         writer = csv.DictWriter(out, KEY + FOUND)
         if new:
             writer.writeheader()
             out.flush()
-        for done, future in enumerate(as_completed([pool.submit(job, each, args.device) for each in jobs]), 1):
-            writer.writerow(future.result())
-            out.flush()
+        running = {pool.submit(job, each, args.device): each for each in jobs}
+        for done, future in enumerate(as_completed(running), 1):
+            if error := future.exception():
+                failed += 1
+                print(f"failed: {running[future]}: {error}", file=sys.stderr, flush=True)
+            else:
+                writer.writerow(future.result())
+                out.flush()
             print(f"{done}/{len(jobs)}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return failed
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -167,7 +174,7 @@ def main() -> None:
             experiment(each, args.device)
     except PuriflError as error:
         parser.error(str(error))
-    study(args, jobs)
+    sys.exit(1 if study(args, jobs) else 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The tables and the figure that the documents have of the study, from rows made for it."""
 
 import csv
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import study
 from findings import Findings, ahead, figure, main, markdown, worst_part
 from study import FOUND, KEY, read
 
@@ -68,3 +70,20 @@ def test_files_to_figure(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "other.csv is not a study: its columns are a, b" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_stops_no_other_of_a_study(tmp_path, monkeypatch, capsys):
+    def job(settings, device):
+        if settings["partition"] == "label-dir":
+            raise MemoryError("too large")
+        return settings | dict.fromkeys(FOUND, 1)
+
+    monkeypatch.setattr(study, "job", job)
+    monkeypatch.setattr(study, "ProcessPoolExecutor", lambda workers, _: ThreadPoolExecutor(workers))
+    out = tmp_path / "study.csv"
+    monkeypatch.setattr("sys.argv", ["study", "--parts", "bounds", "--seeds", "1", "--out", str(out)])
+    with pytest.raises(SystemExit) as end:
+        study.main()
+    assert end.value.code == 1
+    assert len(read(out)) == 6
+    assert capsys.readouterr().err.count("'label-dir'") == 2
