@@ -167,6 +167,33 @@ def test_nothing_is_drawn_where_nothing_was_measured(small, used, tmp_path):
     assert "![" not in (tmp_path / "b" / "out" / "figure-7.md").read_text()
 
 
+def test_where_seeds_are_missing_the_table_says_so_and_the_picture_compares_what_can_be(small, used, tmp_path):
+    (item,) = [each for each in small if each.name == "figure-14"]
+    two = plan(tmp_path, seeds=2)
+    reproduce([item], two)
+    rows = table.rows(two.store)
+    known = [row for row in rows if (row["defense"], row["seed"]) != ("gpd", 1)]
+    assert 0 < len(known) < len(rows)
+    files.export(known, tmp_path / "runs.parquet")
+    reproduce([item], plan(tmp_path / "b", seeds=2), run=False, known=[tmp_path / "runs.parquet"])
+    text = (tmp_path / "b" / "out" / "figure-14.md").read_text()
+    assert "The picture is of the 1 seed that all its cells have." in text
+    assert "In square brackets the number of seeds" in text
+    assert " [1] |" in text
+    assert "[2]" not in text
+    assert "square brackets" not in (tmp_path / "out" / "figure-14.md").read_text()
+
+
+def test_a_picture_with_most_of_it_missing_is_not_drawn(small, used, tmp_path):
+    (item,) = [each for each in small if each.name == "figure-14"]
+    reproduce([item], plan(tmp_path))
+    some = [row for row in table.rows(plan(tmp_path).store) if row["defense"] == "upper"]
+    files.export(some, tmp_path / "runs.parquet")
+    reproduce([item], plan(tmp_path / "b"), run=False, known=[tmp_path / "runs.parquet"])
+    assert not (tmp_path / "b" / "out" / "figure-14.svg").exists()
+    assert "![" not in (tmp_path / "b" / "out" / "figure-14.md").read_text()
+
+
 def test_a_run_that_fails_is_a_gap_with_its_reason(small, used, tmp_path):
     grid = small[0].grid | {"defense": ["gpd-paper", "gpd", "upper", "bulyan"]}
     made = reproduce([small[0].model_copy(update={"grid": grid})], plan(tmp_path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
@@ -79,14 +79,16 @@ class Cells:
         """The values of a cell by seed; none where nothing was measured."""
         return self._values.get((column, place, defense), {})
 
-    def measured(self, column: str) -> bool:
-        """Whether any cell has a value."""
-        return any(values for (name, _, _), values in self._values.items() if name == column)
-
-    def estimate(self, column: str, place: Place, defense: str) -> Estimate | None:
-        """Their mean and interval."""
+    def estimate(self, column: str, place: Place, defense: str, seeds: Set[int] | None = None) -> Estimate | None:
+        """Their mean and interval, over some of the seeds if not over all that were measured."""
         values = self.values(column, place, defense)
-        return estimate(list(values.values())) if values else None
+        chosen = [value for seed, value in values.items() if seeds is None or seed in seeds]
+        return estimate(chosen) if chosen else None
+
+    def shared_seeds(self, column: str, places: Sequence[Place]) -> set[int]:
+        """Those that every cell with any value has at these places; means over different seeds do not compare."""
+        known = [set(found) for place in places for d in self.defenses if (found := self.values(column, place, d))]
+        return set.intersection(*known) if known else set()
 
     def where(self, rule: Mapping[str, Sequence[Any]]) -> list[Place]:
         """The places whose setting is among those of the rule."""

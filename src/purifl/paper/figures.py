@@ -66,8 +66,9 @@ def curves(item: Item, points: Sequence[Point]) -> Figure:
 
 
 def lines(item: Item, cells: Cells) -> Figure:
-    """A panel for each value of the first axis of which there are runs; the second one across."""
-    panels, across = _measured(item, cells), cells.along(item.axes[1])
+    """A panel for each of :func:`panels_of`; the second axis across."""
+    panels, across = panels_of(item, cells), cells.along(item.axes[1])
+    seeds = seeds_of(item, cells)
     figure, axes = _panels(panels)
     positions = across if all(isinstance(value, int | float) for value in across) else list(range(len(across)))
     for panel, place in zip(panels, axes, strict=True):
@@ -75,7 +76,7 @@ def lines(item: Item, cells: Cells) -> Figure:
             known = [
                 (x, found)
                 for x, value in zip(positions, across, strict=True)
-                if (found := cells.estimate(item.measures[0].column, (panel, value), defense)) is not None
+                if (found := cells.estimate(item.measures[0].column, (panel, value), defense, seeds)) is not None
             ]
             if known:
                 _line(place, defense, [x for x, _ in known], [found for _, found in known])
@@ -85,8 +86,9 @@ def lines(item: Item, cells: Cells) -> Figure:
 
 
 def bars(item: Item, cells: Cells) -> Figure:
-    """A panel for each value of the first axis with runs, a group for each of the second, a bar for each defence."""
-    panels, groups = _measured(item, cells), cells.along(item.axes[1])
+    """A panel for each of :func:`panels_of`, a group for each value of the second axis, a bar for each defence."""
+    panels, groups = panels_of(item, cells), cells.along(item.axes[1])
+    seeds = seeds_of(item, cells)
     figure, axes = _panels(panels, wide=True)
     width = 0.8 / len(cells.defenses)
     for panel, place in zip(panels, axes, strict=True):
@@ -95,7 +97,7 @@ def bars(item: Item, cells: Cells) -> Figure:
             known = [
                 (j + shift, found)
                 for j, group in enumerate(groups)
-                if (found := cells.estimate(item.measures[0].column, (panel, group), defense)) is not None
+                if (found := cells.estimate(item.measures[0].column, (panel, group), defense, seeds)) is not None
             ]
             if not known:
                 continue
@@ -144,14 +146,21 @@ def contours(item: Item, tracks: dict[str, Track]) -> Figure:
     return figure
 
 
-def _measured(item: Item, cells: Cells) -> list[Any]:
-    """Values of the first axis of which there are runs."""
-    column, (first, second) = item.measures[0].column, item.axes
+def panels_of(item: Item, cells: Cells) -> list[Any]:
+    """Values of the first axis of which at least half of the cells were measured: fewer show nothing."""
+    column, across = item.measures[0].column, cells.along(item.axes[1])
     return [
         panel
-        for panel in cells.along(first)
-        if any(cells.values(column, (panel, x), d) for x in cells.along(second) for d in cells.defenses)
+        for panel in cells.along(item.axes[0])
+        if 2 * sum(bool(cells.values(column, (panel, x), d)) for x in across for d in cells.defenses)
+        >= len(across) * len(cells.defenses)
     ]
+
+
+def seeds_of(item: Item, cells: Cells) -> set[int]:
+    """The seeds that a picture is of: those that all its cells have."""
+    panels = panels_of(item, cells)
+    return cells.shared_seeds(item.measures[0].column, [place for place in cells.places if place[0] in panels])
 
 
 def _panels(names: Sequence[Any], wide: bool = False) -> tuple[Figure, list[Axes]]:

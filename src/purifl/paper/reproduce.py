@@ -147,7 +147,7 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     planned = plan.experiments(item)
     done = [experiment for experiment in planned if store.has(experiment)]
     if item.kind == "contour":
-        cells, rows, drawn = _contour(item, plan.out), [], True
+        cells, rows, drawn = _contour(item, plan.out), [], 1
     else:
         settings = {experiment.digest(): dict(flat(experiment.to_dict())) for experiment in planned}
         rows = [row_for(store, experiment) | settings[experiment.digest()] for experiment in done]
@@ -202,20 +202,19 @@ def _contour(item: Item, out: Path) -> Cells:
     return cells
 
 
-def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> bool:
-    """The picture, where there is anything to show in it, and whether there is."""
-    points = _points(item, measured) if item.kind == "curves" else []
-    if item.kind == "table" or not (points if item.kind == "curves" else cells.measured(item.measures[0].column)):
-        return False
-    if item.kind == "curves":
+def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> int:
+    """The picture, where there is anything to show in it, and of how many seeds it is."""
+    if item.kind == "curves" and (points := _points(item, measured)):
         figures.write(figures.curves(item, points), out, item.name)
         columns = ("partition", "defense", "round", "mean", "half_width_95", "n")
         rows = [(p.panel, p.defense, p.round, p.value.mean, p.value.half, p.value.n) for p in points]
         _write(out / f"{item.name}-curves.csv", csv_text([dict(zip(columns, row, strict=True)) for row in rows]))
-    else:
-        draw = {"lines": figures.lines, "bars": figures.bars}[item.kind]
-        figures.write(draw(item, cells), out, item.name)
-    return True
+        return max(point.value.n for point in points)
+    draw = {"lines": figures.lines, "bars": figures.bars}.get(item.kind)
+    if draw is None or not (seeds := figures.seeds_of(item, cells)):
+        return 0
+    figures.write(draw(item, cells), out, item.name)
+    return len(seeds)
 
 
 def _points(item: Item, measured: Sequence[Row]) -> list[Point]:

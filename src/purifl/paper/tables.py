@@ -38,16 +38,35 @@ def cells_table(item: Item, cells: Cells) -> str:
         *(f"`{defense}`" for defense in cells.defenses),
     ]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    most = max(_numbers_of_seeds(item, cells), default=0)
     for place in cells.places:
         for measure in item.measures:
             column, shown = measure.column, []
             for defense in cells.defenses:
                 theirs = printed(item, cells, column, place, defense)
-                ours = estimated(cells.estimate(column, place, defense), column)
+                found = cells.estimate(column, place, defense)
+                ours = estimated(found, column) + (f" [{found.n}]" if found and found.n < most else "")
                 shown.append(ours + (f" ({theirs:g})" if theirs is not None else ""))
             names = [*map(str, place), *([measure.name] if several else [])]
             lines.append(f"| {' | '.join([*names, *shown])} |")
     return "\n".join(lines)
+
+
+def uneven(item: Item, cells: Cells) -> bool:
+    """Whether some cells have fewer seeds than others."""
+    return len(_numbers_of_seeds(item, cells)) > 1
+
+
+def _numbers_of_seeds(item: Item, cells: Cells) -> set[int]:
+    found = (cells.values(m.column, p, d) for m in item.measures for p in cells.places for d in cells.defenses)
+    return {len(values) for values in found if values}
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
+_UNEVEN = "In square brackets the number of seeds, where others have more. Means over different seeds do not compare."
 
 
 def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
@@ -59,8 +78,8 @@ def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps: Sequence[str], picture: bool) -> str:
-    """The Markdown page of an item."""
+def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps: Sequence[str], drawn: int) -> str:
+    """The Markdown page of an item, whose picture is of so many seeds, or of none where there is none."""
     judged = facts["judged"]
     title = f"{item.name.replace('-', ' ').capitalize()}: {facts['title']}"
     verdicts = ", ".join(f"`{subject}` **{WORDS[found['verdict']]}**" for subject, found in judged.items())
@@ -70,9 +89,11 @@ def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps:
     parts = [
         f"# {title}",
         f"Verdict: {verdicts}.",
-        *([f"![{title}]({item.name}.svg)"] if picture else []),
+        *([f"![{title}]({item.name}.svg)"] if drawn else []),
+        *([f"The picture is of the {_seeds(drawn)} that all its cells have."] if 0 < drawn < facts["seeds"] else []),
         f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
+        *([_UNEVEN] if uneven(item, cells) else []),
         verdict_table(judged),
         *([item.note] if item.note else []),
         *(["Missing:", "\n".join(f"- {gap}" for gap in gaps)] if gaps else []),
