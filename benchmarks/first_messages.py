@@ -17,7 +17,7 @@ from multiprocessing import get_context
 import torch
 
 from purifl import Experiment
-from purifl.detection import ALIKE, ALONG, agreement_of
+from purifl.detection import AGAINST, ALONG, LONG, agreement_of
 from purifl.simulation import Simulation
 
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
@@ -31,9 +31,9 @@ def count(cell: tuple[str, str, str, int]) -> list[int]:
     federation = Simulation(experiment).federation
     hood, gamma = federation.hood, federation.exchange().gamma
     length = gamma.double().norm(dim=1)[hood.cols]
-    long = length > ALIKE * hood.medians(length, torch.ones_like(hood.to_self))[hood.rows]
-    agreement = agreement_of(hood, gamma)
-    kinds = (agreement < -ALONG, long, long & (agreement < ALONG))
+    long = length > LONG * hood.medians(length, torch.ones_like(hood.to_self))[hood.rows]
+    agreement = agreement_of(hood, gamma, hood.distances(gamma))
+    kinds = (agreement < AGAINST, long, long & (agreement < ALONG))
     ends = (~federation.to_malicious & hood.to_others, federation.to_malicious)
     return [int((kind & end).sum()) for end in ends for kind in kinds]
 

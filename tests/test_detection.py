@@ -116,7 +116,8 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
 
     def alike(i, j, around):
         first, length = messages[0], lengths[0]
-        agreement = median(first[j] @ first[k] / length[j] / length[k] for k in around if k != j)
+        cosines = sorted(first[j] @ first[k] / length[j] / length[k] for k in around if k != j)
+        agreement = cosines[len(cosines) // 2]
         usual = median(length[k] for k in around)
         if agreement < -0.1 or (length[j] > 4 * usual and agreement < 0.1):
             return 1
@@ -246,10 +247,38 @@ def test_first_messages_without_a_direction_point_against_nobody(dense):
     assert hood.dense == dense
     gamma = torch.zeros(len(graph), 20)
     gamma[range(8), range(8)] = 1
-    assert (agreement_of(hood, gamma).abs() < 1e-6)[hood.rows < 8].all()
+    among = (hood.rows < 8) & hood.to_others
+    assert (agreement_of(hood, gamma, hood.exact_distances(gamma)).abs() < 1e-6)[among].all()
     gamma[:, 10] = 1
     gamma[0], gamma[1], gamma[2] = 0, 1e-40, -3 * gamma[3]
-    assert (agreement_of(hood, gamma) < -0.1).tolist() == ((hood.cols == 2) & (hood.rows < 8)).tolist()
+    against = agreement_of(hood, gamma, hood.exact_distances(gamma)) < -0.1
+    assert against.tolist() == ((hood.cols == 2) & among).tolist()
+
+
+@pytest.mark.parametrize("n", [5, 6, 7, 9, 10])
+def test_only_a_majority_is_against_anybody(n):
+    """Of the others, that is: attackers who send the opposite of a client's message are against it themselves."""
+    hood = neighbourhood(nx.complete_graph(n), list(range(n)), list(range(n)))
+    rng = torch.Generator().manual_seed(n)
+    gamma = torch.ones(n, 20) + 0.1 * torch.randn(n, 20, generator=rng)
+    to_first = (hood.cols == 0) & hood.to_others
+    for attackers in range(1, n):
+        gamma[n - attackers] *= -1
+        agreement = agreement_of(hood, gamma, hood.exact_distances(gamma))
+        assert (agreement[to_first] < -0.1).all() == (2 * attackers > n - 1)
+
+
+def test_who_says_nothing_of_its_own_has_no_vote_on_the_others():
+    """Three of nine neighbours echo a client that differs from all the rest."""
+    hood = neighbourhood(nx.complete_graph(10), list(range(10)), list(range(10)))
+    gamma = torch.ones(10, 20)
+    gamma[:, :10] += 0.1 * torch.eye(10)
+    gamma[:5] *= -1
+    gamma[1:4] = gamma[0]
+    agreement = agreement_of(hood, gamma, hood.exact_distances(gamma))
+    of_first = (hood.rows == 0) & hood.to_others
+    assert agreement[of_first & (hood.cols < 4)].isinf().all()
+    assert (agreement[of_first & (hood.cols > 4)] > 0.9).all()
 
 
 def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
-ALIKE = 4.0  # medians of ‖γ⁰‖ up to which a neighbour counts as a client of about the others' size
-ALONG = 0.1  # the cosine from which a first message points along with another, or with −0.1 against it
+LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
+ALONG, AGAINST = 0.1, -0.1  # agreements from which, and below which, a first message points along with the others
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -155,8 +155,8 @@ class Persistence(Detector):
 
     More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰), alike_ij
     is 1 for a neighbour that began against most of the others, with an agreement under −0.1, and for one that is over
-    four medians long with less than 0.1. The former are also :meth:`marked`. It is 0 for one that began with the very
-    message of the client itself, as those do who were not heard at first.
+    four medians long with less than 0.1. The former are also :meth:`marked`. One that began with the very message of
+    the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -165,7 +165,7 @@ class Persistence(Detector):
     sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond 1")
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """Sums over all rounds: of γ and ‖γ‖⁴ for each column, of ‖γ_j − γ_i‖² for each edge."""
+        """Sums over all rounds, of γ and ‖γ‖⁴ for each column and of ‖γ_j − γ_i‖² for each edge; what γ⁰ tells."""
         sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(1e-9, 0.5)
         return {
             "sum": torch.zeros_like(first.gamma),
@@ -186,8 +186,8 @@ class Persistence(Detector):
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
-            agreement = agreement_of(hood, gamma).masked_fill(now == 0, torch.inf)
-            state["against"].copy_(agreement < -ALONG)
+            agreement = agreement_of(hood, gamma, now)
+            state["against"].copy_(agreement < AGAINST)
             state["alike"].copy_(_alike(hood, lengths, now, agreement))
         state["rounds"] += 1
         state["fourth"] += lengths**4
@@ -226,24 +226,25 @@ def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Te
     theirs, own = lengths[hood.cols], lengths[hood.listeners]
     median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
     alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(theirs <= ALIKE * median, alike, (agreement < ALONG).to(alike.dtype))
-    alike = torch.where(agreement < -ALONG, 1, alike)
+    alike = torch.where(theirs <= LONG * median, alike, (agreement < ALONG).to(alike.dtype))
+    alike = torch.where(agreement < AGAINST, 1, alike)
     return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
 
 
-def agreement_of(hood: Neighbourhood, gamma: Tensor) -> Tensor:
+def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor:
     """(E,) median_{k≠j} cos(γ_j, γ_k) over those whom row i hears, itself included; ∞ in rows of too few.
 
-    A median, so that no minority decides it.
+    Of an even number it is the higher of the two middle ones, so that only a majority is against anybody. Neighbours at
+    no ``distance`` (E,) from row i say nothing of their own, and are left out, with ∞ for them.
     """
     agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
     everyone = gram(gamma) if hood.dense else None
-    bounds = hood.offsets.tolist()
-    for row in (hood.size > _ENOUGH).nonzero()[:, 0].tolist():
-        edges = slice(bounds[row], bounds[row + 1])
+    speak, bounds = hood.to_self | (distance > 0), hood.offsets.tolist()
+    for row in (hood.sums(speak.double()) > _ENOUGH).nonzero()[:, 0].tolist():
+        edges = torch.arange(bounds[row], bounds[row + 1], device=gamma.device)[speak[bounds[row] : bounds[row + 1]]]
         heard = hood.cols[edges]
         table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
         lengths = table.diagonal().sqrt()
         cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
-        agreement[edges] = cosines.sort(1).values[:, len(heard) // 2 - 1]
-    return agreement
+        agreement[edges] = cosines.sort(1).values[:, (len(heard) - 1) // 2]
+    return agreement.masked_fill(hood.to_self, torch.inf)

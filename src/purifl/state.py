@@ -21,7 +21,11 @@ def load_into(state: State, saved: State, what: str) -> None:
         what: Names the part in the error.
     """
     if state.keys() != saved.keys():
-        raise RunError(f"checkpoint does not match: {what} has {sorted(saved)}, expected {sorted(state)}")
+        names = (("lacks", state.keys() - saved.keys()), ("has no use for", saved.keys() - state.keys()))
+        differ = " and ".join(f"{how} {', '.join(sorted(some))}" for how, some in names if some)
+        raise RunError(
+            f"checkpoint does not match: {what} {differ}. Another version wrote it, or other settings; begin anew"
+        )
     for key, tensor in state.items():
         given = saved[key]
         if given.shape != tensor.shape or given.dtype != tensor.dtype:

@@ -3,7 +3,7 @@
 from matplotlib.colors import to_hex
 
 from purifl.paper.cells import Cells
-from purifl.paper.figures import LOOKS, bars, lines
+from purifl.paper.figures import LOOKS, bars, lines, panels_of
 from purifl.paper.item import items
 
 
@@ -23,3 +23,34 @@ def test_panels_and_defences_without_runs_are_left_out():
         for defense, handle in shown.items():
             color = handle.get_facecolor() if draw is bars else handle.get_color()
             assert to_hex(color).upper() == LOOKS[defense][0]
+
+
+def test_what_is_compared_in_a_panel_is_of_the_same_seeds():
+    """In one panel a defence lacks a seed, and its other one counts alone; the other panel has both."""
+    for name, draw in (("figure-9", bars), ("figure-14", lines)):
+        item = items()[name]
+        column, across = item.measures[0].column, [0.5, 1.0]
+        places = [(panel, x) for panel in ("one", "other", "empty") for x in across]
+        cells = Cells(item.axes, places, ["gpd", "upper"])
+        for panel, x in places[:4]:
+            for defense, seed in (("gpd", 0), ("gpd", 1), ("upper", 0), ("upper", 1)):
+                if (panel, defense, seed) != ("one", "upper", 1):
+                    cells.put(column, (panel, x), defense, seed, 50.0 + 20 * seed)
+        cells.put(column, ("empty", 1.0), "gpd", 0, 10.0)
+        assert panels_of(item, cells) == {"one": {0}, "other": {0, 1}}
+        figure = draw(item, cells)
+        heights = [
+            {round(bar.get_height()) for bar in axes.patches}
+            if draw is bars
+            else {round(y) for line in axes.lines for y in line.get_ydata()}
+            for axes in figure.axes
+        ]
+        assert heights == [{50}, {60}]
+
+
+def test_a_panel_whose_cells_share_no_seed_is_left_out():
+    item = items()["figure-14"]
+    cells = Cells(item.axes, [("one", 1.0)], ["gpd", "upper"])
+    cells.put(item.measures[0].column, ("one", 1.0), "gpd", 0, 50.0)
+    cells.put(item.measures[0].column, ("one", 1.0), "upper", 1, 50.0)
+    assert panels_of(item, cells) == {}

@@ -177,7 +177,7 @@ def test_where_seeds_are_missing_the_table_says_so_and_the_picture_compares_what
     files.export(known, tmp_path / "runs.parquet")
     reproduce([item], plan(tmp_path / "b", seeds=2), run=False, known=[tmp_path / "runs.parquet"])
     text = (tmp_path / "b" / "out" / "figure-14.md").read_text()
-    assert "The picture is of the 1 seed that all its cells have." in text
+    assert "The picture is of 1 seed, which all cells of a panel have." in text
     assert "In square brackets the number of seeds" in text
     assert " [1] |" in text
     assert "[2]" not in text

@@ -28,6 +28,12 @@ def in_words(axis: str) -> str:
     return axis.rpartition(".")[2].replace("_", " ")
 
 
+def shared(seeds: Iterable[Iterable[int]]) -> set[int]:
+    """Those that all have that have any; means over different seeds cannot be compared."""
+    known = [some for each in seeds if (some := set(each))]
+    return set.intersection(*known) if known else set()
+
+
 @dataclass
 class Cells:
     """What was measured.
@@ -84,11 +90,6 @@ class Cells:
         values = self.values(column, place, defense)
         chosen = [value for seed, value in values.items() if seeds is None or seed in seeds]
         return estimate(chosen) if chosen else None
-
-    def shared_seeds(self, column: str, places: Sequence[Place]) -> set[int]:
-        """Those that every cell with any value has at these places; means over different seeds do not compare."""
-        known = [set(found) for place in places for d in self.defenses if (found := self.values(column, place, d))]
-        return set.intersection(*known) if known else set()
 
     def where(self, rule: Mapping[str, Sequence[Any]]) -> list[Place]:
         """The places whose setting is among those of the rule."""

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from purifl.drawing import drawn
 from purifl.intervals import Estimate
-from purifl.paper.cells import Cells, in_words
+from purifl.paper.cells import Cells, in_words, shared
 from purifl.paper.contours import Problem, Track
 from purifl.paper.item import Item
 
@@ -68,10 +68,9 @@ def curves(item: Item, points: Sequence[Point]) -> Figure:
 def lines(item: Item, cells: Cells) -> Figure:
     """A panel for each of :func:`panels_of`; the second axis across."""
     panels, across = panels_of(item, cells), cells.along(item.axes[1])
-    seeds = seeds_of(item, cells)
-    figure, axes = _panels(panels)
+    figure, axes = _panels(list(panels))
     positions = across if all(isinstance(value, int | float) for value in across) else list(range(len(across)))
-    for panel, place in zip(panels, axes, strict=True):
+    for (panel, seeds), place in zip(panels.items(), axes, strict=True):
         for defense in cells.defenses:
             known = [
                 (x, found)
@@ -88,10 +87,9 @@ def lines(item: Item, cells: Cells) -> Figure:
 def bars(item: Item, cells: Cells) -> Figure:
     """A panel for each of :func:`panels_of`, a group for each value of the second axis, a bar for each defence."""
     panels, groups = panels_of(item, cells), cells.along(item.axes[1])
-    seeds = seeds_of(item, cells)
-    figure, axes = _panels(panels, wide=True)
+    figure, axes = _panels(list(panels), wide=True)
     width = 0.8 / len(cells.defenses)
-    for panel, place in zip(panels, axes, strict=True):
+    for (panel, seeds), place in zip(panels.items(), axes, strict=True):
         for k, defense in enumerate(cells.defenses):
             shift = (k - (len(cells.defenses) - 1) / 2) * width
             known = [
@@ -146,21 +144,18 @@ def contours(item: Item, tracks: dict[str, Track]) -> Figure:
     return figure
 
 
-def panels_of(item: Item, cells: Cells) -> list[Any]:
-    """Values of the first axis of which at least half of the cells were measured: fewer show nothing."""
+def panels_of(item: Item, cells: Cells) -> dict[Any, set[int]]:
+    """Values of the first axis to draw a panel of, each with the seeds that all its cells have.
+
+    At least half of the cells were measured: fewer show nothing.
+    """
     column, across = item.measures[0].column, cells.along(item.axes[1])
-    return [
-        panel
-        for panel in cells.along(item.axes[0])
-        if 2 * sum(bool(cells.values(column, (panel, x), d)) for x in across for d in cells.defenses)
-        >= len(across) * len(cells.defenses)
-    ]
-
-
-def seeds_of(item: Item, cells: Cells) -> set[int]:
-    """The seeds that a picture is of: those that all its cells have."""
-    panels = panels_of(item, cells)
-    return cells.shared_seeds(item.measures[0].column, [place for place in cells.places if place[0] in panels])
+    panels = {}
+    for panel in cells.along(item.axes[0]):
+        values = [cells.values(column, (panel, x), defense) for x in across for defense in cells.defenses]
+        if 2 * sum(map(bool, values)) >= len(values) and (seeds := shared(values)):
+            panels[panel] = seeds
+    return panels
 
 
 def _panels(names: Sequence[Any], wide: bool = False) -> tuple[Figure, list[Axes]]:

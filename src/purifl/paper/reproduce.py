@@ -16,7 +16,7 @@ from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment, flat
 from purifl.intervals import estimate
 from purifl.paper import claims, figures
-from purifl.paper.cells import Cells, scale
+from purifl.paper.cells import Cells, scale, shared
 from purifl.paper.contours import Problem
 from purifl.paper.figures import Point
 from purifl.paper.item import SUBJECTS, Item, items
@@ -203,30 +203,39 @@ def _contour(item: Item, out: Path) -> Cells:
 
 
 def _draw(item: Item, cells: Cells, measured: Sequence[Row], out: Path) -> int:
-    """The picture, where there is anything to show in it, and of how many seeds it is."""
+    """The picture, where there is anything to show in it, and of how many seeds it is, or the panel with the fewest."""
+    for form in ("png", "svg"):
+        (out / f"{item.name}.{form}").unlink(missing_ok=True)  # of other runs
     if item.kind == "curves" and (points := _points(item, measured)):
         figures.write(figures.curves(item, points), out, item.name)
         columns = ("partition", "defense", "round", "mean", "half_width_95", "n")
         rows = [(p.panel, p.defense, p.round, p.value.mean, p.value.half, p.value.n) for p in points]
         _write(out / f"{item.name}-curves.csv", csv_text([dict(zip(columns, row, strict=True)) for row in rows]))
-        return max(point.value.n for point in points)
+        return min(point.value.n for point in points)
     draw = {"lines": figures.lines, "bars": figures.bars}.get(item.kind)
-    if draw is None or not (seeds := figures.seeds_of(item, cells)):
+    if draw is None or not (panels := figures.panels_of(item, cells)):
         return 0
     figures.write(draw(item, cells), out, item.name)
-    return len(seeds)
+    return min(map(len, panels.values()))
 
 
 def _points(item: Item, measured: Sequence[Row]) -> list[Point]:
-    """The mean of each defence in each round in which models were tested."""
+    """The mean of each defence in each round in which models were tested, over the seeds that all in a panel have."""
     column = item.measures[0].column
-    values: dict[tuple[str, str, int], list[float]] = {}
+    values: dict[tuple[str, str, int], dict[int, float]] = {}
     for row in measured:
         curves = json.loads(row["curves"])
         for number, value in zip(curves["round"], curves[column], strict=True):
             if value is not None:
-                values.setdefault((row["partition"], row["defense"], number), []).append(scale(column) * value)
-    return [Point(*place, estimate(found)) for place, found in values.items()]
+                place = (row["partition"], row["defense"], number)
+                values.setdefault(place, {})[row["seed"]] = scale(column) * value
+    panels = {panel for panel, _, _ in values}
+    seeds = {panel: shared(found for place, found in values.items() if place[0] == panel) for panel in panels}
+    return [
+        Point(*place, estimate([value for seed, value in found.items() if seed in seeds[place[0]]]))
+        for place, found in values.items()
+        if seeds[place[0]]
+    ]
 
 
 def _made_before(file: Path) -> dict[str, Any]:

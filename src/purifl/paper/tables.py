@@ -66,7 +66,9 @@ def _seeds(count: int) -> str:
     return f"{count} seed{'s' if count > 1 else ''}"
 
 
-_UNEVEN = "In square brackets the number of seeds, where others have more. Means over different seeds do not compare."
+_UNEVEN = (
+    "In square brackets the number of seeds, where others have more. Means over different seeds cannot be compared."
+)
 
 
 def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
@@ -90,7 +92,11 @@ def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps:
         f"# {title}",
         f"Verdict: {verdicts}.",
         *([f"![{title}]({item.name}.svg)"] if drawn else []),
-        *([f"The picture is of the {_seeds(drawn)} that all its cells have."] if 0 < drawn < facts["seeds"] else []),
+        *(
+            [f"The picture is of {_seeds(drawn)}, which all cells of a panel have."]
+            if 0 < drawn < facts["seeds"]
+            else []
+        ),
         f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
         *([_UNEVEN] if uneven(item, cells) else []),
