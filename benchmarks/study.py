@@ -128,7 +128,10 @@ def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
-    """Run them, a row in the file as soon as a run has ended. One that fails stops no other; how many did."""
+    """Run them, a row in the file as soon as a run has ended, and say how many failed.
+
+    A run that fails stops no other, unless its process dies.
+    """
     start, new = time.perf_counter(), not args.out.exists() or args.out.stat().st_size == 0
     failed = 0
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
@@ -138,9 +141,9 @@ def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
             out.flush()
         running = {pool.submit(job, each, args.device): each for each in jobs}
         for done, future in enumerate(as_completed(running), 1):
-            if error := future.exception():
+            if (error := future.exception()) is not None:
                 failed += 1
-                print(f"failed: {running[future]}: {error}", file=sys.stderr, flush=True)
+                print(f"failed: {running[future]}: {error!r}", file=sys.stderr, flush=True)
             else:
                 writer.writerow(future.result())
                 out.flush()

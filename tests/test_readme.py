@@ -60,7 +60,7 @@ def test_what_is_linked_is_there():
 
 def test_the_reproduction_is_that_of_the_stored_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("purifl.paper.figures.write", lambda *_: None)
-    names = ["table-2", "table-3", "table-4", "figure-7", "figure-9"]
+    names = ["table-2", "table-3", "table-4", "table-5", "figure-7", "figure-9", "figure-14"]
     known = ["--known", str(ROOT / "docs/results/paper.parquet"), "--no-run", "--out", str(tmp_path / "out")]
     made = CliRunner().invoke(app, ["reproduce", *names, "--device", "cuda", *known])
     assert made.exit_code == 0, made.output

@@ -108,7 +108,11 @@ class Defense(Component):
     final: ClassVar[bool] = False
 
     threshold: float = Field(
-        0.1, gt=0, lt=1, description="a neighbour is cut when its trust falls to this share of 1/|N_i|"
+        0.1,
+        gt=0,
+        lt=1,
+        description="a neighbour is cut when its trust falls to this share of 1/|N_i|; where cuts last, one that the "
+        "detector has marked as soon as its score falls to it",
     )
 
     def settle(self, setting: Setting) -> Self:
