@@ -240,9 +240,9 @@ def test_certificates_are_rotated_without_a_restart_and_revoked_ones_refused(tmp
 
 @pytest.mark.parametrize("comparing", [True, False])
 def test_who_says_different_things_to_different_neighbours_is_exposed_where_they_compare(comparing, tmp_path):
-    attack = {"name": "equivocate", "malicious_clients": [2], "scale": 0.5}
+    changes = {"attack": {"name": "equivocate", "malicious_clients": [2], "scale": 0.5}, "detector": "none"}
     network = federation(
-        tmp_path, settings={"compare_digests": comparing}, clients=5, attack=attack, rounds=4, eval_every=4
+        tmp_path, settings={"compare_digests": comparing}, clients=5, rounds=4, eval_every=4, **changes
     )
     nodes = [node(network, peer) for peer in network.peers]
     play(run_all(nodes))
