@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
 LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
-ALONG, AGAINST = 0.1, -0.1  # agreements from which, and below which, a first message points along with the others
+ALONG, AGAINST = 0.1, -0.1  # the least agreement of a first message along with the others; less is against them
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -57,9 +57,9 @@ class Detector(Component):
         """
 
     def marked(self, state: State) -> Tensor | None:
-        """(E,) neighbours with no claim to Algorithm 2's patience: one score at the threshold is enough; None: nobody.
+        """(E,) neighbours with no claim to Algorithm 2's patience, or None for nobody.
 
-        Only where cuts last.
+        Where cuts last, a single score at the defence's threshold is enough to cut them.
         """
         return None
 
