@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
 LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
-ALONG, AGAINST = 0.1, -0.1  # the least agreement of a first message along with the others; less is against them
+ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 
 def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
