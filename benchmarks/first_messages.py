@@ -17,21 +17,24 @@ from multiprocessing import get_context
 import torch
 
 from purifl import Experiment
-from purifl.detection import AGAINST, ALONG, LONG, agreement_of
+from purifl.detection import AGAINST, ALONG, agreement_of, are_long
+from purifl.errors import PuriflError
 from purifl.simulation import Simulation
 
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 
 
+def experiment(dataset: str, attack: str, partition: str, seed: int) -> Experiment:
+    """What begins with the first messages counted."""
+    return Experiment.parse({"dataset": dataset, "attack": attack, "partition": partition, "seed": seed})
+
+
 def count(cell: tuple[str, str, str, int]) -> list[int]:
     """Edges against, long and astray, to benign clients and then to malicious ones."""
     torch.set_num_threads(1)
-    dataset, attack, partition, seed = cell
-    experiment = Experiment.parse({"dataset": dataset, "attack": attack, "partition": partition, "seed": seed})
-    federation = Simulation(experiment).federation
+    federation = Simulation(experiment(*cell)).federation
     hood, gamma = federation.hood, federation.exchange().gamma
-    length = gamma.double().norm(dim=1)[hood.cols]
-    long = length > LONG * hood.medians(length, torch.ones_like(hood.to_self))[hood.rows]
+    long = are_long(hood, gamma.double().norm(dim=1))
     agreement = agreement_of(hood, gamma, hood.distances(gamma))
     kinds = (agreement < AGAINST, long, long & (agreement < ALONG))
     ends = (~federation.to_malicious & hood.to_others, federation.to_malicious)
@@ -46,18 +49,29 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
+    if args.seeds < 1 or args.workers < 1:
+        parser.error(f"--seeds: {args.seeds}, --workers: {args.workers}; both have to be at least 1")
     settings = list(itertools.product(args.datasets.split(","), args.attacks.split(","), PARTITIONS))
+    try:
+        cells = [(*each, seed) for each in settings for seed in range(args.seeds)]
+        for cell in cells:
+            experiment(*cell)
+        show(settings, cells, args)
+    except PuriflError as error:
+        parser.error(str(error))
+
+
+def show(
+    settings: list[tuple[str, str, str]], cells: list[tuple[str, str, str, int]], args: argparse.Namespace
+) -> None:
+    """Count, and print as it goes."""
     print("| data | attack | partition | benign: against, long, astray | malicious: against, long, astray |")
     print("|---|---|---|---|---|", flush=True)
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
-        cells = [(*each, seed) for each in settings for seed in range(args.seeds)]
         counts = pool.map(count, cells)
         for each in settings:
-            sums = [sum(column) for column in zip(*itertools.islice(counts, args.seeds), strict=True)]
-            print(
-                f"| {' | '.join(each)} | {sums[0]}, {sums[1]}, {sums[2]} | {sums[3]}, {sums[4]}, {sums[5]} |",
-                flush=True,
-            )
+            sums = [str(sum(column)) for column in zip(*itertools.islice(counts, args.seeds), strict=True)]
+            print(f"| {' | '.join(each)} | {', '.join(sums[:3])} | {', '.join(sums[3:])} |", flush=True)
 
 
 if __name__ == "__main__":

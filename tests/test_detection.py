@@ -301,15 +301,15 @@ def test_a_long_message_has_to_point_along_with_the_others_to_be_excused():
     rng = np.random.default_rng(8)
     gradients = rng.normal(size=500) + 0.2 * rng.normal(size=(4, 10, 500))
     messages = tracked(nx.complete_graph(10), gradients)
-    to_long = lambda hood: (hood.cols == 5) & ~hood.to_self  # noqa: E731
     messages[:, 5] *= 10
     hood, scores = watch(nx.complete_graph(10), messages[:1])
-    assert (scores[-1][to_long(hood)] == 1).all()
+    to_long = (hood.cols == 5) & hood.to_others
+    assert (scores[-1][to_long] == 1).all()
     noise = rng.normal(size=(4, 500))
     messages[:, 5] = 10 * noise * (np.linalg.norm(messages[:, 4], axis=1) / np.linalg.norm(noise, axis=1))[:, None]
     hood, scores = watch(nx.complete_graph(10), messages)
-    assert (scores[-1][to_long(hood)] < 0.01).all()
-    assert (scores[-1][~to_long(hood) & (hood.rows != 5)] == 1).all()
+    assert (scores[-1][to_long] < 0.01).all()
+    assert (scores[-1][~to_long & (hood.rows != 5)] == 1).all()
 
 
 def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():

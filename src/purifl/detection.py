@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
-LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
+_LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 
@@ -223,12 +223,20 @@ def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
 
 def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
     """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
-    theirs, own = lengths[hood.cols], lengths[hood.listeners]
-    median = hood.medians(theirs, torch.ones_like(hood.to_self))[hood.rows]
-    alike = ((median + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(theirs <= LONG * median, alike, (agreement < ALONG).to(alike.dtype))
+    theirs, own, usual = lengths[hood.cols], lengths[hood.listeners], _usual(hood, lengths)
+    alike = ((usual + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
+    alike = torch.where(are_long(hood, lengths), (agreement < ALONG).to(alike.dtype), alike)
     alike = torch.where(agreement < AGAINST, 1, alike)
     return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
+
+
+def are_long(hood: Neighbourhood, lengths: Tensor) -> Tensor:
+    """(E,) whether a neighbour's first message, of ``lengths`` (N,), is over four medians of its row long."""
+    return ~(lengths[hood.cols] <= _LONG * _usual(hood, lengths))
+
+
+def _usual(hood: Neighbourhood, lengths: Tensor) -> Tensor:
+    return hood.medians(lengths[hood.cols], torch.ones_like(hood.to_self))[hood.rows]
 
 
 def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor:

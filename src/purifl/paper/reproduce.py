@@ -20,7 +20,7 @@ from purifl.paper.cells import Cells, scale, shared
 from purifl.paper.contours import Problem
 from purifl.paper.figures import Point
 from purifl.paper.item import SUBJECTS, Item, items
-from purifl.paper.tables import cells_csv, csv_text, page, summary
+from purifl.paper.tables import cells_csv, csv_text, page, seeds_in_words, summary
 from purifl.stored import checked_findings
 from purifl.sweeps import Progress, Store, sweep
 from purifl.sweeps.files import Row
@@ -171,7 +171,7 @@ def _setting(facts: dict[str, Any]) -> str:
         return "Deterministic; one run of each."
     version = "The reduced version, on digits: " if facts["quick"] else ""
     runs = f"{facts['done']} runs of {facts['runs']}" if facts["done"] < facts["runs"] else f"{facts['runs']} runs"
-    seeds = f"{facts['seeds']} seed{'s' if facts['seeds'] > 1 else ''}"
+    seeds = seeds_in_words(facts["seeds"])
     took = f", {facts['seconds']:.0f} s of computing on {' and '.join(facts['hardware'])}" if facts["done"] else ""
     return f"{version}{runs}, {seeds}{took}."
 

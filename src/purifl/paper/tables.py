@@ -52,17 +52,13 @@ def cells_table(item: Item, cells: Cells) -> str:
     return "\n".join(lines)
 
 
-def uneven(item: Item, cells: Cells) -> bool:
-    """Whether some cells have fewer seeds than others."""
-    return len(_numbers_of_seeds(item, cells)) > 1
-
-
 def _numbers_of_seeds(item: Item, cells: Cells) -> set[int]:
     found = (cells.values(m.column, p, d) for m in item.measures for p in cells.places for d in cells.defenses)
     return {len(values) for values in found if values}
 
 
-def _seeds(count: int) -> str:
+def seeds_in_words(count: int) -> str:
+    """1 seed, 2 seeds."""
     return f"{count} seed{'s' if count > 1 else ''}"
 
 
@@ -93,13 +89,13 @@ def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps:
         f"Verdict: {verdicts}.",
         *([f"![{title}]({item.name}.svg)"] if drawn else []),
         *(
-            [f"The picture is of {_seeds(drawn)}, which all cells of a panel have."]
+            [f"The picture is of {seeds_in_words(drawn)}, which all cells of a panel have."]
             if 0 < drawn < facts["seeds"]
             else []
         ),
         f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
-        *([_UNEVEN] if uneven(item, cells) else []),
+        *([_UNEVEN] if len(_numbers_of_seeds(item, cells)) > 1 else []),
         verdict_table(judged),
         *([item.note] if item.note else []),
         *(["Missing:", "\n".join(f"- {gap}" for gap in gaps)] if gaps else []),
