@@ -1,6 +1,8 @@
 """Sweeps on a real Ray cluster, on this machine: two nodes, one of which is lost half-way."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -11,21 +13,55 @@ pytestmark = pytest.mark.usefixtures("_one_thread")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # makes Ray stay on the loopback address, on Linux, too
 
-NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
+# Started from a process of its own: Ray forks its servers, and forking one that has threads, as that of the tests
+# has, can leave a server waiting for ever before it begins.
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+
+node = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
+cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+lost = cluster.add_node(**node)
+print(cluster.address, flush=True)
+if sys.stdin.readline():
+    cluster.remove_node(lost, allow_graceful=False)
+    print("lost", flush=True)
+    sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+class TwoNodes:
+    """A Ray cluster of two nodes: where it is, and a way to lose one of them."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.address = self._heard()
+
+    def _heard(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        assert line, "the cluster ended before it said anything"
+        return line
+
+    def lose_one(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("lose\n")
+        self._process.stdin.flush()
+        assert self._heard() == "lost"
 
 
 @pytest.fixture
 def cluster():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'purifl[ray]'")
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-    yield cluster
-    cluster.shutdown()
+    slow = {**os.environ, "RAY_gcs_server_port_wait_time_s": "120"}
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=slow
+    ) as process:
+        yield TwoNodes(process)
 
 
 def test_a_cluster_gives_the_same_results_outlives_a_lost_node_and_says_what_it_cannot_do(cluster, tiny, tmp_path):
-    lost = cluster.add_node(**NODE)
     spec = {"base": tiny(rounds=150, eval_every=50), "grid": {"defense": ["lower", "gpd", "bulyan"]}, "seeds": 3}
     spec["exclude"] = [{"defense": "bulyan", "seed": [1, 2]}]
     most, killed = 0, False
@@ -34,7 +70,7 @@ def test_a_cluster_gives_the_same_results_outlives_a_lost_node_and_says_what_it_
         nonlocal most, killed
         most = max(most, now.running)
         if now.done >= 2 and now.running == 2 and not killed:
-            cluster.remove_node(lost, allow_graceful=False)
+            cluster.lose_one()
             killed = True
 
     report = sweep(spec, tmp_path / "store", engine="ray", address=cluster.address, on_progress=watch)
@@ -64,8 +100,6 @@ def refuse(**_):
 
 
 def test_without_ray_its_extra_is_named(tiny, tmp_path, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'purifl\[ray\]'"):
         sweep({"base": tiny()}, tmp_path / "store", engine="ray")
