@@ -26,6 +26,10 @@ def everyone(hood):
     return torch.ones_like(hood.to_self)
 
 
+def lengths(x):
+    return torch.linalg.vector_norm(x, dim=1)
+
+
 def first(hood, gamma):
     """The first exchange, in which everybody says its trust 1/m."""
     trust = (1 / torch.bincount(hood.rows).double())[hood.cols]
@@ -36,7 +40,7 @@ def first(hood, gamma):
 @settings(max_examples=30, deadline=None)
 def test_consistency(seed, temperature):
     hood, gamma, edges = setting(seed=seed)
-    scores = Consistency(temperature=temperature).scores({}, hood, gamma, everyone(hood))
+    scores = Consistency(temperature=temperature).scores({}, hood, gamma, everyone(hood), lengths(gamma))
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         assert score == pytest.approx(math.exp(-np.linalg.norm(gamma[j] - gamma[i]) / temperature))
 
@@ -44,10 +48,10 @@ def test_consistency(seed, temperature):
 def test_similarity_is_the_positive_cosine_and_one_for_oneself():
     hood, gamma, edges = setting()
     gamma[2] = 0
-    scores = Similarity().scores({}, hood, gamma, everyone(hood))
+    scores = Similarity().scores({}, hood, gamma, everyone(hood), lengths(gamma))
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
-        lengths = gamma[i].norm() * gamma[j].norm()
-        expected = 1 if i == j else 0 if lengths == 0 else max(0, (gamma[i] @ gamma[j] / lengths).item())
+        both = gamma[i].norm() * gamma[j].norm()
+        expected = 1 if i == j else 0 if both == 0 else max(0, (gamma[i] @ gamma[j] / both).item())
         assert score == pytest.approx(expected)
 
 
@@ -59,7 +63,7 @@ def test_history_judges_all_rounds_but_the_first_by_the_median_neighbour(seed, r
     state = detector.begin(hood, first(hood, gamma))
     messages = torch.randn(rounds, *gamma.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for message in messages:
-        scores = detector.scores(state, hood, message, everyone(hood))
+        scores = detector.scores(state, hood, message, everyone(hood), lengths(message))
     total = messages[1:].sum(0)
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         others = sorted((total[k] - total[i]).norm().item() for r, k in edges if r == i != k)
@@ -74,8 +78,8 @@ def test_history_has_no_length_scale():
     for scale in (1.0, 1e-6, 1e6):
         detector = History()
         state = detector.begin(hood, first(hood, gamma))
-        detector.scores(state, hood, gamma, everyone(hood))
-        found.append(detector.scores(state, hood, scale * gamma, everyone(hood)))
+        detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
+        found.append(detector.scores(state, hood, scale * gamma, everyone(hood), lengths(gamma)))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
 
@@ -85,17 +89,17 @@ def test_history_keeps_a_single_neighbour():
     detector = History()
     state = detector.begin(hood, first(hood, gamma))
     for _ in range(3):
-        scores = detector.scores(state, hood, gamma, everyone(hood))
+        scores = detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
     assert (scores == 1).all()
 
 
 # ---------------------------------------------------------------- persistence
 
 
-def persistence_by_hand(hood, edges, messages, kept, sharpness):
-    """The class's equations, edge by edge."""
+def persistence_by_hand(hood, edges, messages, kept, own, sharpness):
+    """The class's equations, edge by edge, for clients whose gradients are ``own`` (n,) long."""
     lengths = np.linalg.norm(messages, axis=2)
-    scale = np.mean(lengths**4, axis=0) ** 0.25
+    mean = np.mean(lengths**4, axis=0) ** 0.25
     size = np.bincount(hood.rows)
     distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
 
@@ -108,7 +112,8 @@ def persistence_by_hand(hood, edges, messages, kept, sharpness):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         around = [k for r, k in edges if r == i]
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
-        push = openness * (mixed * distance[i, j]) ** 3 / path / (scale[i] + scale[j])
+        ours = max(mean[i], min(own[i], lengths[0, i]))
+        push = openness * (mixed * distance[i, j]) ** 3 / path / (ours + mean[j])
         others = median(distance[i, k] for k in around if k != i and kept[i, k])
         if size[i] <= 4 or math.isnan(others):
             return push
@@ -140,12 +145,14 @@ def test_persistence_is_its_equations(seed, rounds, density, loud):
     rng = np.random.default_rng(seed)
     messages = rng.normal(size=(rounds, *gamma.shape))
     messages[:, 0] = loud * (messages[:, 0] + 1)
+    own = rng.exponential(3, size=len(gamma))
     kept = {edge: edge[0] == edge[1] or rng.random() < 0.8 for edge in edges}
     detector = Persistence(sharpness=2.0)
     state = detector.begin(hood, first(hood, gamma))
+    trusted = torch.tensor([kept[e] for e in edges])
     for message in messages:
-        scores = detector.scores(state, hood, torch.tensor(message), torch.tensor([kept[e] for e in edges]))
-    expected = persistence_by_hand(hood, edges, messages, kept, 2.0)
+        scores = detector.scores(state, hood, torch.tensor(message), trusted, torch.tensor(own))
+    expected = persistence_by_hand(hood, edges, messages, kept, own, 2.0)
     np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
@@ -162,13 +169,26 @@ def tracked(graph, gradients):
     return np.array(gamma)
 
 
-def watch(graph, messages):
-    """Scores, round by round."""
+def watch(graph, messages, gradients=None):
+    """Scores, round by round; without ``gradients``, as if everybody's own were 0 and messages had to tell."""
     clients = list(range(graph.number_of_nodes()))
     hood = neighbourhood(graph, clients, clients)
     detector = Persistence()
     state = detector.begin(hood, first(hood, torch.tensor(messages[0])))
-    return hood, [detector.scores(state, hood, torch.tensor(message), everyone(hood)) for message in messages]
+    own = np.linalg.norm(np.zeros_like(messages) if gradients is None else gradients, axis=2)
+    return hood, [
+        detector.scores(state, hood, torch.tensor(message), everyone(hood), torch.tensor(each))
+        for message, each in zip(messages, own, strict=True)
+    ]
+
+
+def least_trust(hood, scores):
+    """(E,) the least that Algorithm 2 makes of the scores, as a share of what everybody has at first."""
+    least = trust = hood.uniform.double()
+    for each in scores:
+        trust = lower_trust(hood, trust, each, everyone(hood))
+        least = torch.minimum(least, trust)
+    return least / hood.uniform
 
 
 GRAPHS = {
@@ -186,10 +206,48 @@ def test_nobody_honest_is_suspected_however_different(graph, noise):
     own, fading = rng.normal(size=(1, 10, 50)), np.linspace(1, 0.3, 40)[:, None, None]
     gradients = fading * (2 * rng.normal(size=50) + own + noise * rng.normal(size=(40, 10, 50)))
     hood, scores = watch(GRAPHS[graph], tracked(GRAPHS[graph], gradients))
-    trust = 1 / hood.size.double()[hood.rows]
-    for each in scores:
-        trust = lower_trust(hood, trust, each, everyone(hood))
-        assert (trust > 0.1 / hood.size[hood.rows]).all()
+    assert (least_trust(hood, scores) > 0.1).all()
+
+
+def test_gradients_that_stay_long_while_messages_become_short_are_no_push():
+    """Clients that share nothing: what they send becomes the mean, which is next to nothing."""
+    rng = np.random.default_rng(7)
+    own = np.eye(10, 50) - np.eye(10, 50).mean(0)
+    gradients = own * np.linspace(1, 1.2, 60)[:, None, None] + 0.01 * rng.normal(size=(60, 10, 50))
+    messages = tracked(nx.complete_graph(10), gradients)
+    hood, scores = watch(nx.complete_graph(10), messages, gradients)
+    assert (least_trust(hood, scores) > 0.5).all()
+    _, scores = watch(nx.complete_graph(10), messages)
+    assert (least_trust(hood, scores) < 0.2)[hood.to_others].all()
+
+
+def test_a_gradient_that_grows_with_the_harm_done_does_not_excuse_who_does_it():
+    """On a ring, where nobody asks who is apart; what had always been that long would be an excuse."""
+    rng, ring = np.random.default_rng(9), nx.cycle_graph(10)
+    gradients = rng.normal(size=50) + 0.3 * rng.normal(size=(12, 10, 50))
+    messages = tracked(ring, gradients)
+    messages[:, 4] = messages[:, 4] + 1.5 * rng.normal(size=50)
+    hood, scores = watch(ring, messages, gradients * np.linspace(1, 100, 12)[:, None, None])
+    to_attacker = (hood.cols == 4) & hood.to_others
+    assert (scores[-1][to_attacker] < 0.01).all()
+    messages[0] *= 100
+    _, scores = watch(ring, messages, gradients * 100)
+    assert (scores[-1][to_attacker] > 0.9).all()
+
+
+@pytest.mark.parametrize("own", [math.nan, 1e-3])
+def test_a_gradient_that_tells_nothing_leaves_it_to_the_messages(own):
+    graph, rng = nx.complete_graph(6), np.random.default_rng(10)
+    messages = rng.normal(size=(5, 6, 20)) + np.eye(6)[:, :1]
+    gradients = np.full_like(messages, own)
+    torch.testing.assert_close(watch(graph, messages, gradients)[1], watch(graph, messages)[1])
+
+
+def test_a_gradient_without_end_counts_as_the_first_message():
+    graph, rng = nx.complete_graph(6), np.random.default_rng(11)
+    messages = rng.normal(size=(5, 6, 20)) + np.eye(6)[:, :1]
+    endless, first_ones = np.full_like(messages, math.inf), np.broadcast_to(messages[0], messages.shape)
+    torch.testing.assert_close(watch(graph, messages, endless)[1], watch(graph, messages, first_ones)[1])
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -288,7 +346,7 @@ def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():
     gamma[0] = gamma[5] = -gamma[1]
     detector = Persistence()
     state = detector.begin(hood, first(hood, gamma))
-    detector.scores(state, hood, gamma, everyone(hood))
+    detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
     to_both = (hood.cols == 0) | (hood.cols == 5)
     same = to_both & ((hood.rows == 0) | (hood.rows == 5))
     assert (state["alike"][same | hood.to_self] == 0).all()
@@ -327,7 +385,8 @@ def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():
     state = detector.begin(hood, first(hood, torch.tensor(gamma[0])))
     trust = 1 / hood.size.double()[hood.rows]
     for message in gamma:
-        trust = lower_trust(hood, trust, detector.scores(state, hood, torch.tensor(message), kept), kept)
+        scores = detector.scores(state, hood, torch.tensor(message), kept, torch.zeros(10))
+        trust = lower_trust(hood, trust, scores, kept)
         assert (trust[kept] > 0.1 / 10).all()
 
 
@@ -355,7 +414,7 @@ def test_sums_too_large_for_their_type_accuse_nobody_who_says_the_same():
 
 
 def test_no_detection_has_no_scores():
-    assert NoDetection().scores({}, *setting()[:2], None) is None
+    assert NoDetection().scores({}, *setting()[:2], None, None) is None
 
 
 @given(seed=st.integers(0, 999))

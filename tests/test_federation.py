@@ -7,8 +7,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from purifl import Client, Federation, Samples, Training
+from purifl.attacks import attacks
 from purifl.defenses import defenses
-from purifl.detection import detectors
+from purifl.detection import NoDetection, detectors
 from purifl.errors import ConfigError, DataError
 from purifl.topology import topologies
 from quadratics import federation, problem, steps, tracking_error
@@ -124,6 +125,23 @@ def test_every_detector_goes_with_every_defence_and_a_saved_state_continues_bit_
     assert resumed.round == 6
     for key, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("attack", [None, "equivocate"])
+def test_a_detector_is_told_how_long_the_gradients_behind_this_rounds_messages_are(attack):
+    """Of the benign clients, whom attackers stand between, whatever columns private messages add."""
+    told = []
+
+    class Listening(NoDetection):
+        def scores(self, state, hood, gamma, kept, own):
+            told.append(own)
+
+    crafted = None if attack is None else attacks.resolve(attack)
+    fed = small_federation(malicious=(1, 4), detector=Listening(), attack=crafted)
+    for _ in range(3):
+        before = fed.gradient[fed.benign].norm(dim=1)
+        fed.step()
+        torch.testing.assert_close(told[-1], before)
 
 
 def test_the_global_generator_is_left_alone():

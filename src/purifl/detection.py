@@ -50,10 +50,11 @@ class Detector(Component):
         return 0
 
     @abstractmethod
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor | None:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
         """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is.
 
-        Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest.
+        Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest. ``own``
+        (R,) are the lengths ‖g_i‖ of the rows' gradients in this round, which nobody else knows.
         """
 
     def marked(self, state: State) -> Tensor | None:
@@ -71,7 +72,7 @@ detectors: Registry[Detector] = Registry("detector", "purifl.detection")
 class NoDetection(Detector):
     """Nobody is ever suspected."""
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor | None:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
         """No score."""
         return None
 
@@ -84,7 +85,7 @@ class Consistency(Detector):
 
     temperature: float = Field(1.0, gt=0, description="unit of the distance; 1 is the paper's rule")
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
         """s_ij = exp(−‖γ_j − γ_i‖₂ / temperature)."""
         return torch.exp(-hood.distances(gamma) / self.temperature)
 
@@ -95,7 +96,7 @@ class Similarity(Detector):
 
     reference = PAPER + ", ablation; the rule is not printed there, the cosine is our reading"
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
         """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""
         unit = torch.nn.functional.normalize(gamma, dim=1)
         return torch.where(hood.to_self, 1, hood.dots(unit).to(gamma.dtype).clamp(min=0))
@@ -119,7 +120,7 @@ class History(Detector):
         """The sum's."""
         return hood.columns * vector
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, D_ij / med_i − 1)), D_ij = ‖Σ_{τ=1..t} (γ_j^τ − γ_i^τ)‖₂."""
         if state["rounds"] > 0:
             state["sum"] += gamma
@@ -138,14 +139,17 @@ class Persistence(Detector):
     g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. Both tests are
     free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
-        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (a_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
+        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (b_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
         apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij · min(1, 4 push_ij)
 
     The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
-    below 1 as long as E_ij could be the difference of two gradients. κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j)
-    allows for graphs through which differences level out slowly. So does ρ_i, the share of its neighbourhood that a
-    client still listens to: with fewer to mix with, what remains between them is 1/ρ_i times as long. It is 1 for
-    those already cut.
+    below 1 as long as E_ij could be the difference of two gradients. How long another's may be its messages tell; one's
+    own is known, and may stay long where messages become short, hence b_i = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts
+    for no more than at first, because it grows while an attack ruins the model.
+
+    κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
+    ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
+    them is 1/ρ_i times as long. It is 1 for those already cut.
 
     ``apart`` is for those who push in changing directions, and is asked only by clients with neighbours enough to
     compare. Of two clients the one with more data has the longer gradients and is farther from everyone, so by the
@@ -170,6 +174,7 @@ class Persistence(Detector):
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
+            "first": torch.zeros_like(hood.own, dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
@@ -181,7 +186,7 @@ class Persistence(Detector):
         """The sum's."""
         return hood.columns * vector
 
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor) -> Tensor:
+    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
@@ -189,10 +194,11 @@ class Persistence(Detector):
             agreement = agreement_of(hood, gamma, now)
             state["against"].copy_(agreement < AGAINST)
             state["alike"].copy_(_alike(hood, lengths, now, agreement))
+            state["first"].copy_(lengths[hood.own_cols])
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
-        push = self._push(state, hood, _levelled(hood, distance, ~kept))
+        push = self._push(state, hood, _levelled(hood, distance, ~kept), own)
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
         excess = (suspicion - 1).clamp(min=0).masked_fill(kept & (distance < farthest / 2), 0)
@@ -202,10 +208,10 @@ class Persistence(Detector):
         """Those who began by pointing against most of the others."""
         return state["against"]
 
-    def _push(self, state: State, hood: Neighbourhood, distance: Tensor) -> Tensor:
+    def _push(self, state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
-        ends = scale[hood.cols] + scale[hood.listeners]
-        push = state["openness"] * distance**3 / (state["squares"] * ends)
+        ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, state["first"]).nan_to_num(0, 0))
+        push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + ours[hood.rows]))
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class Federation:
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
-        trust = self.rows.detect(heard, trust, turn.cut)
+        trust = self.rows.detect(heard, trust, turn.cut, self._lengths())
         self.trust = torch.cat([trust, self.trust[self._theirs]])[self._edges_in_order]
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
@@ -172,6 +172,11 @@ class Federation:
         gamma = self.rows.track(turn, gradient[self._benign], self.gradient[self._benign])
         return torch.cat([gamma, gradient])[self._tracked]
 
+    def _lengths(self) -> Tensor:
+        """(R,) ‖g_i^t‖ of the benign clients."""
+        lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1)
+        return lengths[self._benign]
+
     def _losses(self, models: Tensor) -> Tensor:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""
         ends = zip(self.hood.rows.tolist(), self.hood.cols.tolist(), strict=True)
@@ -207,11 +212,13 @@ class Federation:
 
     def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
         """From candidate messages to the trust that the detector would then give; nothing is changed by asking."""
+        own = self._lengths()
 
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self.rows.detector_state.items()}
-            trust, scores = self.trust[self._ours], self.detector.scores(state, self.hood, gamma, ~self.cut)
+            trust = self.trust[self._ours]
+            scores = self.detector.scores(state, self.hood, gamma, ~self.cut, own)
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]

@@ -67,8 +67,8 @@ class Rows:
         return self.defense.track(self.defense_state, turn, gradient, previous)
 
     @phase("detect")
-    def detect(self, heard: Heard, trust: Tensor, cut: Tensor, missed: Tensor | None = None) -> Tensor:
-        """w_ij^{t+1}; a final cut is said at once, as trust 0.
+    def detect(self, heard: Heard, trust: Tensor, cut: Tensor, own: Tensor, missed: Tensor | None = None) -> Tensor:
+        """w_ij^{t+1}; a final cut is said at once, as trust 0. ``own`` (R,) is ‖g_i^t‖, of the round that was heard.
 
         A neighbour that was ``missed`` (E,) sent nothing that could be held against it. It keeps its trust, and for a
         single row it counts as having sent the row's own γ, which is evidence of nothing.
@@ -76,7 +76,7 @@ class Rows:
         gamma = heard.gamma
         if missed is not None and missed.any():
             gamma = gamma.index_copy(0, self.hood.cols[missed], gamma[self.hood.listeners[missed]])
-        scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut)
+        scores = self.detector.scores(self.detector_state, self.hood, gamma, ~cut, own)
         if scores is None:
             return trust
         scores = usable(scores, heard.present)

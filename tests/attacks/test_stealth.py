@@ -24,14 +24,15 @@ def watched(detector, seed, n=8, malicious=(6, 7), spent=0.15):
     blank = view(gamma, malicious)
     ours = torch.isin(blank.hood.cols, blank.columns)
     trust = blank.hood.normalise(torch.where(ours, spent, 1.0) * blank.trust)
-    kept = torch.ones_like(ours)
+    kept, own = torch.ones_like(ours), gamma[blank.hood.own_cols].norm(dim=1)
     state = detector.begin(blank.hood, Heard(gamma, gamma, blank.trust, kept))
     for _ in range(3):
-        detector.scores(state, blank.hood, gamma + 0.3 * torch.randn(n, 6, generator=rng, dtype=torch.float64), kept)
+        heard = gamma + 0.3 * torch.randn(n, 6, generator=rng, dtype=torch.float64)
+        detector.scores(state, blank.hood, heard, kept, own)
 
     def foresee(sent):
         now = {key: tensor.clone() for key, tensor in state.items()}
-        scores = detector.scores(now, blank.hood, gamma.index_copy(0, blank.columns, sent), kept)
+        scores = detector.scores(now, blank.hood, gamma.index_copy(0, blank.columns, sent), kept, own)
         return lower_trust(blank.hood, trust, scores, torch.ones_like(ours))
 
     return view(gamma, malicious, trust=trust, foresee=foresee), ours

@@ -271,7 +271,7 @@ class Told(NoDetection):
 
     guilty: frozenset[int] = frozenset()
 
-    def scores(self, state, hood, gamma, kept):
+    def scores(self, state, hood, gamma, kept, own):
         return torch.where(torch.isin(hood.senders, torch.tensor(sorted(self.guilty))) & ~hood.to_self, 0.0, 1.0)
 
 
