@@ -5,9 +5,9 @@ r"""What the study found: a table for each of its parts, and a figure.
 
 Means over the seeds with 95 % intervals (Student's t). *gpd − Upper* is taken seed by seed, in points; a seed fixes the
 data, the attackers and the initial model. *Worst part* is that difference in the part of the graph where it is least,
-the graph falling into parts without the attackers. *Cut by* is the median over the seeds of the round in which the last
-benign client cut the last attacker; *missed* and *wrongly cut* are edges from benign clients to malicious and to benign
-ones, of all such edges.
+the graph falling into parts without the attackers. *Half cut by* is the median over the seeds of the round by which
+half of the edges from benign clients to malicious ones were cut, *all cut by* that of the last; *missed* and *wrongly
+cut* are edges to malicious and to benign clients, of all such edges.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ def markdown(findings: Findings, settings: list[Row]) -> str:
 def _line(findings: Findings, setting: Row) -> Row:
     runs, upper = findings.gpd(setting), list(findings.upper(setting).values())
     aimed = list(findings.upper(setting, setting["attack"]).values())
-    rounds = [float(row["detected_round"] or "inf") for row in runs if int(row["malicious_edges"])]
     sparse = setting["topology"] != USUAL["topology"]
     return {
         "setting": _words(setting),
@@ -100,10 +99,19 @@ def _line(findings: Findings, setting: Row) -> Row:
         "worst part": _percent(findings.differences(setting, worst_part), sign="+") if sparse else "–",
         "attack accuracy: Upper, %": _percent(_values(aimed, "attack_accuracy")),
         "gpd's, %": _percent(_values(runs, "attack_accuracy")),
-        "cut by": f"{median_low(rounds):.0f}".replace("inf", "never") if rounds else "–",
+        "half cut by": _round(runs, "median_cut_round"),
+        "all cut by": _round(runs, "detected_round"),
         "missed": _share(runs, "missed_edges", "malicious_edges"),
         "wrongly cut": _share(runs, "false_alarm_edges", "benign_edges"),
     }
+
+
+def _round(runs: list[Row], column: str) -> str:
+    """The median round in a column, empty for never; not known where it is empty though all were cut."""
+    attacked = [row for row in runs if int(row["malicious_edges"])]
+    if not attacked or any(row["detected_round"] and not row[column] for row in attacked):
+        return "–"
+    return f"{median_low(float(row[column] or 'inf') for row in attacked):.0f}".replace("inf", "never")
 
 
 def figure(findings: Findings, dataset: str) -> Figure:

@@ -47,8 +47,8 @@ ADAPTIVE = ("on-off", "stealth", "equivocate", "dissensus")
 
 KEY = ("dataset", "part", "topology", "partition", "attack", "level", "ratio", "defense", "seed")
 FOUND = (
-    "test_accuracy", "test_accuracy_min", "attack_accuracy", "detected_round", "missed_edges", "malicious_edges",
-    "false_alarm_edges", "benign_edges", "readmissions", "tracking_error", "components", "seconds",
+    "test_accuracy", "test_accuracy_min", "attack_accuracy", "median_cut_round", "detected_round", "missed_edges",
+    "malicious_edges", "false_alarm_edges", "benign_edges", "readmissions", "tracking_error", "components", "seconds",
 )  # fmt: skip
 
 
@@ -99,12 +99,18 @@ def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     malicious = set(result.malicious)
     to_malicious = sum(edge["neighbour"] in malicious for edge in result.trust)
     found = result.final | result.summary() | {
+        "median_cut_round": median_cut_round(result, to_malicious),
         "malicious_edges": to_malicious,
         "benign_edges": len(result.trust) - to_malicious,
         "readmissions": sum(event["event"] == "readmitted" for event in result.events),
         "components": " ".join(f"{accuracy:.4f}" for accuracy in components(result)),
     }  # fmt: skip
     return settings | {key: found[key] for key in FOUND}
+
+
+def median_cut_round(result: Result, edges: int) -> int | None:
+    """The round by which half of the edges to attackers had been cut; None if never, or if there are none."""
+    return next((row["round"] for row in result.history if edges and 2 * row["missed_edges"] <= edges), None)
 
 
 def components(result: Result) -> list[float]:

@@ -2,6 +2,7 @@
 
 import csv
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import study
@@ -46,7 +47,24 @@ def test_the_worst_part_of_a_graph():
 
 def test_an_attacker_never_cut_and_one_cut_in_no_seed_but_one():
     found = Findings([row(detected_round="", missed_edges="8"), row(seed="1", detected_round=""), row(seed="2")])
-    assert "| never | 16.7 % | 0.0 % |" in markdown(found, [row()])
+    assert "| 0 | never | 16.7 % | 0.0 % |" in markdown(found, [row()])
+
+
+def test_the_round_by_which_half_were_cut_and_rows_that_do_not_know_it():
+    rounds = {"0": "3", "1": "4", "2": "9"}
+    rows = [row(seed=seed, median_cut_round=half) for seed, half in rounds.items()]
+    assert "| 4 | 5 | 0.0 % |" in markdown(Findings(rows), [row()])
+    never = [row(seed=seed, median_cut_round="", detected_round="") for seed in "01"]
+    assert "| never | never | 0.0 % |" in markdown(Findings(never), [row()])
+    older = [row(seed="0", median_cut_round="")]
+    assert "half cut by" not in markdown(Findings(older), [row()])
+
+
+def test_half_of_the_edges_are_cut_before_all_are():
+    history = [{"round": k, "missed_edges": missed} for k, missed in enumerate([16, 9, 8, 0], 1)]
+    assert study.median_cut_round(SimpleNamespace(history=history), 16) == 3
+    assert study.median_cut_round(SimpleNamespace(history=history[:2]), 16) is None
+    assert study.median_cut_round(SimpleNamespace(history=history), 0) is None
 
 
 def test_files_to_figure(tmp_path, monkeypatch, capsys):
