@@ -126,11 +126,26 @@ def test_who_is_started_anew_knows_what_it_last_measured(tmp_path):
     assert again.last["round"] == network.experiment.rounds
 
 
+def unhurried(one, back, since):
+    """From a round on, take a second over each round until somebody is back."""
+    go_on = one._round
+
+    async def slowly():
+        if one.me.round >= since:
+            await asyncio.wait([back], timeout=1)
+        await go_on()
+
+    one._round = slowly
+
+
 def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_path, undisturbed):
     network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
 
     async def story():
+        back = asyncio.get_running_loop().create_future()
         nodes = [node(network, peer) for peer in network.peers]
+        for other in (0, 2, 3):
+            unhurried(nodes[other], back, since=6)
         lives = [asyncio.ensure_future(each.run()) for each in nodes]
         await reached(nodes[1], 2)
         lives[1].cancel()
@@ -139,6 +154,8 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
         nodes[1] = node(network, 1)
         lives[1] = asyncio.ensure_future(nodes[1].run())
         async with asyncio.timeout(60):
+            await reached(nodes[1], 3)
+            back.set_result(None)
             await asyncio.gather(*lives)
         return nodes
 
