@@ -54,9 +54,13 @@ class TwoNodes:
 @pytest.fixture
 def cluster():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'purifl[ray]'")
-    slow = {**os.environ, "RAY_gcs_server_port_wait_time_s": "120"}
+    busy = {"RAY_gcs_server_port_wait_time_s": "120", "RAY_worker_niceness": "0"}  # for a machine with much else to do
     with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=slow
+        [sys.executable, "-c", CLUSTER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **busy},
     ) as process:
         yield TwoNodes(process)
 
