@@ -46,6 +46,14 @@ def test_lines_about_other_things_are_no_refusals():
     )
 
 
+def test_a_peers_own_trial_of_an_old_tls_is_no_refusal_and_a_strangers_is(tmp_path):
+    peer = node(federation(tmp_path, clients=2), 0)
+    peer.overheard(LINE + "OPENSSL_internal:NO_SHARED_CIPHER: x")
+    assert not peer.journal.rejected
+    peer.overheard(LINE + "OPENSSL_internal:NO_SHARED_CIPHER: x")
+    assert peer.journal.rejected == {Reject.PROTOCOL.value: 1}
+
+
 STRANGERS = {
     "expired": (Reject.EXPIRED, Unreached.OWN_DATES),
     "of another authority": (Reject.CERTIFICATE, Unreached.NOT_ACCEPTED),

@@ -28,7 +28,7 @@ from purifl.peer.links import LinkError
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.measure import Measure
 from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
-from purifl.peer.overheard import refusal
+from purifl.peer.overheard import OLD_TLS, refusal
 from purifl.peer.participant import Participant
 from purifl.peer.store import Store, WriteError
 from purifl.peer.transport import Identity, Server
@@ -65,6 +65,7 @@ class Node:
         self.ledger = Ledger(me, self.mail, self.journal, self.witness)
         self.last: Row = {}
         self._dialled = 0
+        self._trial_heard = False
         self._boot = secrets.token_hex(8)
         self._executor = executor or ThreadPoolExecutor(1)
         self._started = time.monotonic()
@@ -83,11 +84,13 @@ class Node:
         self.journal.reject(reason, detail)
 
     def overheard(self, line: str) -> None:
-        """Something that gRPC itself says; before the server is open it is about this peer's own trial of it."""
+        """Something that gRPC itself says, the first refusal of an old TLS being that of this peer's own trial."""
         found = refusal(line)
         if found is None:
             self.journal.quote(line)
-        elif self.server.open:
+        elif found == OLD_TLS and not self._trial_heard:
+            self._trial_heard = True
+        else:
             self.refused(*found)
 
     def status(self, peer: int) -> bytes:

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from purifl.peer.messages import Reject
 
 _HANDSHAKE = re.compile(r"Handshake failed with error \w+: (?:error:)?(?P<why>.*)")
+OLD_TLS = (Reject.PROTOCOL, "it speaks nothing newer than TLS 1.2")
 _WORDS = {
     "certificate has expired": (Reject.EXPIRED, "its certificate has expired; it needs a new one"),
     "certificate is not yet valid": (Reject.EXPIRED, "its certificate is not valid yet; is a clock wrong?"),
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (Reject.CERTIFICATE, "it showed no certificate"),
-    "NO_SHARED_CIPHER": (Reject.PROTOCOL, "it speaks nothing newer than TLS 1.2"),
-    "UNSUPPORTED_PROTOCOL": (Reject.PROTOCOL, "it speaks nothing newer than TLS 1.2"),
+    "NO_SHARED_CIPHER": OLD_TLS,
+    "UNSUPPORTED_PROTOCOL": OLD_TLS,
     "WRONG_VERSION_NUMBER": (Reject.PROTOCOL, "it does not speak TLS"),
     "HTTP_REQUEST": (Reject.PROTOCOL, "it does not speak TLS"),
     "CERTIFICATE_VERIFY_FAILED": (Reject.CERTIFICATE, "another authority signed its certificate"),

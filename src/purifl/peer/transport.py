@@ -101,15 +101,10 @@ class Service(Protocol):
 
 
 class Server(grpc.GenericRpcHandler):
-    """Listens for neighbours.
-
-    Attributes:
-        open: Whether it does, and is known to refuse TLS 1.2.
-    """
+    """Listens for neighbours."""
 
     def __init__(self, identity: Identity, service: Service) -> None:
         self._identity, self._service = identity, service
-        self.open = False
         self._server: grpc.aio.Server | None = None
         self._calls = Counter[int]()
         self._served = identity.pair.certificate
@@ -123,7 +118,6 @@ class Server(grpc.GenericRpcHandler):
         if not await asyncio.to_thread(refuses_tls12, reachable.strip("[]"), port, config.certificate, config.key):
             await self.stop()
             raise PeerError("this build of gRPC accepts TLS 1.2 whatever it is told; a peer speaks TLS 1.3 only")
-        self.open = True
         return port
 
     async def renew(self) -> None:
