@@ -96,7 +96,7 @@ def test_history_keeps_a_single_neighbour():
 # ---------------------------------------------------------------- persistence
 
 
-def persistence_by_hand(hood, edges, messages, kept, own, sharpness):
+def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     """The class's equations, edge by edge, for clients whose gradients are ``own`` (n,) long."""
     lengths = np.linalg.norm(messages, axis=2)
     mean = np.mean(lengths**4, axis=0) ** 0.25
@@ -114,7 +114,8 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness):
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
         ours = max(mean[i], min(own[i], lengths[0, i]))
         push = openness * (mixed * distance[i, j]) ** 3 / path / (ours + mean[j])
-        others = median(distance[i, k] for k in around if k != i and kept[i, k])
+        heard = [k for k in around if k != i and kept[i, k]]
+        others = median(distance[i, k] for k in [k for k in heard if k in trusted] or heard)
         if size[i] <= 4 or math.isnan(others):
             return push
         return max(push, distance[i, j] / others * alike(i, j, around) * min(1, 4 * push))
@@ -128,7 +129,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness):
             return 1
         return min(1, (usual + length[i]) / (length[j] + length[i])) if length[j] <= 4 * usual else 0
 
-    found = {(i, j): 0 if i == j else suspicion(i, j) for i, j in edges}
+    found = {(i, j): 0 if i == j or j in trusted else suspicion(i, j) for i, j in edges}
     farthest = {i: max([distance[e] for e in edges if e[0] == i and kept[e] and found[e] > 1] + [0]) for i, _ in edges}
     return [
         1
@@ -138,21 +139,27 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness):
     ]
 
 
-@given(seed=st.integers(0, 999), rounds=st.integers(1, 6), density=st.floats(0, 1), loud=st.floats(0.1, 20))
-@settings(max_examples=60, deadline=None)
-def test_persistence_is_its_equations(seed, rounds, density, loud):
+@given(
+    seed=st.integers(0, 999),
+    rounds=st.integers(1, 6),
+    density=st.floats(0, 1),
+    loud=st.floats(0.1, 20),
+    trusted=st.sets(st.integers(0, 7), max_size=2),
+)
+@settings(max_examples=80, deadline=None)
+def test_persistence_is_its_equations(seed, rounds, density, loud, trusted):
     hood, gamma, edges = setting(n=8, seed=seed, density=density)
     rng = np.random.default_rng(seed)
     messages = rng.normal(size=(rounds, *gamma.shape))
     messages[:, 0] = loud * (messages[:, 0] + 1)
     own = rng.exponential(3, size=len(gamma))
     kept = {edge: edge[0] == edge[1] or rng.random() < 0.8 for edge in edges}
-    detector = Persistence(sharpness=2.0)
+    detector = Persistence(sharpness=2.0, trusted=tuple(trusted))
     state = detector.begin(hood, first(hood, gamma))
-    trusted = torch.tensor([kept[e] for e in edges])
+    still = torch.tensor([kept[e] for e in edges])
     for message in messages:
-        scores = detector.scores(state, hood, torch.tensor(message), trusted, torch.tensor(own))
-    expected = persistence_by_hand(hood, edges, messages, kept, own, 2.0)
+        scores = detector.scores(state, hood, torch.tensor(message), still, torch.tensor(own))
+    expected = persistence_by_hand(hood, edges, messages, kept, own, 2.0, trusted)
     np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
@@ -169,11 +176,11 @@ def tracked(graph, gradients):
     return np.array(gamma)
 
 
-def watch(graph, messages, gradients=None):
+def watch(graph, messages, gradients=None, **parameters):
     """Scores, round by round; without ``gradients``, as if everybody's own were 0 and messages had to tell."""
     clients = list(range(graph.number_of_nodes()))
     hood = neighbourhood(graph, clients, clients)
-    detector = Persistence()
+    detector = Persistence(**parameters)
     state = detector.begin(hood, first(hood, torch.tensor(messages[0])))
     own = np.linalg.norm(np.zeros_like(messages) if gradients is None else gradients, axis=2)
     return hood, [
@@ -260,6 +267,32 @@ def test_a_push_in_one_direction_is_suspected_by_everyone_who_hears_it(graph):
     to_attacker = (hood.cols == 4) & ~hood.to_self
     assert (scores[-1][to_attacker] < 0.01).all()
     assert (scores[-1][~to_attacker & (hood.own_cols[hood.rows] != 4)] == 1).all()
+
+
+def test_with_somebody_to_trust_no_majority_is_needed_to_find_who_is_apart():
+    """Six of ten push, by less than their push alone would tell."""
+    rng, graph = np.random.default_rng(12), nx.complete_graph(10)
+    messages = tracked(graph, rng.normal(size=50) + 0.3 * rng.normal(size=(8, 10, 50)))
+    messages[:, 4:] += 0.15 * rng.normal(size=50)
+    hood, scores = watch(graph, messages, trusted=(0, 1))
+    benign = hood.rows < 4
+    assert (scores[-1][benign & (hood.cols >= 4)] < 0.1).all()
+    assert (scores[-1][benign & (hood.cols < 4)] > 0.5).all()
+    _, scores = watch(graph, messages)
+    assert (scores[-1][benign & (hood.cols >= 4)] > 0.5).all()
+
+
+def test_who_is_trusted_is_never_suspect_and_shields_nobody():
+    rng, graph = np.random.default_rng(13), nx.complete_graph(10)
+    messages = tracked(graph, rng.normal(size=50) + 0.3 * rng.normal(size=(25, 10, 50)))
+    messages[:, 4] += 1.5 * rng.normal(size=50)
+    messages[:, 5] += 0.6 * rng.normal(size=50)
+    hood, scores = watch(graph, messages, trusted=(4,))
+    by_others = (hood.rows != 4) & (hood.rows != 5)
+    assert (scores[-1][hood.cols == 4] == 1).all()
+    assert (scores[-1][by_others & (hood.cols == 5)] < 0.1).all()
+    _, scores = watch(graph, messages)
+    assert (scores[-1][by_others & (hood.cols == 5)] == 1).all()
 
 
 def test_a_client_with_far_more_data_is_far_from_everyone_and_not_suspected():

@@ -192,6 +192,8 @@ WRONG = [
     ({"defense": {"name": "gdp"}}, ["defense: 'gdp'", "did you mean 'gpd'?"]),
     ({"defense": {"threshold": 1}}, ["defense.threshold: 1", "less than 1"]),
     ({"detector": {"temperature": 1}}, ["detector: 'temperature'", "sharpness"]),
+    ({"detector": {"trusted": "x"}}, ["detector.trusted: 'x'", "should be a list"]),
+    ({"clients": 3, "detector": {"trusted": [0, 3]}}, ["detector.trusted: [0, 3]", "clients from 0 to 2"]),
     ({"detector": "historyy"}, ["detector: 'historyy'", "did you mean 'history'?"]),
     ({"topology": {"name": "ring", "degree": 3}}, ["topology.degree: 3", "'ring' takes no parameters"]),
     ({"topology": "file"}, ["topology.path", "'file' needs it"]),

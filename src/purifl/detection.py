@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from purifl.errors import ConfigError
 from purifl.neighbourhood import Neighbourhood, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
@@ -48,6 +49,9 @@ class Detector(Component):
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
         return 0
+
+    def check_clients(self, clients: int) -> None:
+        """Refuse to be told of clients that are not among so many."""
 
     @abstractmethod
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
@@ -164,9 +168,22 @@ class Persistence(Detector):
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
+
+    Clients known to be honest can be named, ``trusted``. They are never suspect, and whoever hears some of them takes
+    median_k ‖E_ik‖ over these alone, so that its ``apart`` needs no majority either.
     """
 
     sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond 1")
+    trusted: tuple[int, ...] = Field(
+        (),
+        exclude_if=lambda trusted: not trusted,  # runs of before there was such a thing stay the same runs
+        description="clients known to be honest: never suspect, and the measure of how far apart the others may be",
+    )
+
+    def check_clients(self, clients: int) -> None:
+        """The trusted ones."""
+        if any(not 0 <= client < clients for client in self.trusted):
+            raise ConfigError("detector.trusted", list(self.trusted), f"give clients from 0 to {clients - 1}")
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Sums over all rounds, of γ and ‖γ‖⁴ for each column and of ‖γ_j − γ_i‖² for each edge; what γ⁰ tells."""
@@ -200,6 +217,8 @@ class Persistence(Detector):
         state["squares"].addcmul_(now, now)
         push = self._push(state, hood, _levelled(hood, distance, ~kept), own)
         suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
+        if self.trusted:
+            suspicion = suspicion.masked_fill(self._known(hood), 0)
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
         excess = (suspicion - 1).clamp(min=0).masked_fill(kept & (distance < farthest / 2), 0)
         return torch.exp(-self.sharpness * excess).masked_fill(hood.to_self, 1).to(gamma.dtype)
@@ -215,8 +234,16 @@ class Persistence(Detector):
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        median = hood.medians(distance, kept & hood.to_others)[hood.rows]
+        among = kept & hood.to_others
+        if self.trusted:
+            known = among & self._known(hood)
+            among = torch.where((hood.sums(known.double()) > 0)[hood.rows], known, among)
+        median = hood.medians(distance, among)[hood.rows]
         return (state["alike"] * distance / median).nan_to_num(0, 0)
+
+    def _known(self, hood: Neighbourhood) -> Tensor:
+        """(E,) the edges to clients that are trusted."""
+        return torch.isin(hood.senders, torch.tensor(self.trusted, device=hood.senders.device))
 
 
 def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:

@@ -137,6 +137,8 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.defense.check_training(self.training)
+        if self.detector is not None:
+            self.detector.check_clients(self.clients)
         check_precision(self.precision, torch.device(self.device))
         return self
 

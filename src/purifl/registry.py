@@ -151,7 +151,7 @@ def from_validation(error: ValidationError, where: str, model: type[BaseModel]) 
         )
     if first["type"] == "missing":
         return ConfigError(field, None, f"{_called(model, where)} needs it")
-    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ").replace("a valid tuple", "a list")
     return ConfigError(field, first["input"], f"it {message}" if message.startswith("should") else message)
 
 
