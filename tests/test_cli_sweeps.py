@@ -51,8 +51,22 @@ def test_a_sweep_and_its_results(purifl, grid):
     assert "± " in purifl("results", "sweeps/grid", "--by", "defense", "--metrics", "test_accuracy")[1]
     wide = json.loads(purifl("results", "sweeps/grid", "--by", "defense", "--across", "seed", "--json")[1])
     assert [list(row) for row in wide] == 2 * [["defense", "0", "1", "2"]]
-    assert purifl("results", found["table"], "--export", "t.tex")[0] == 0
+    code, out, _ = purifl("results", found["table"], "--export", "t.tex")
+    assert (code, out) == (0, "6 rows written to t.tex\n")
     assert Path("t.tex").read_text().count("gpd") >= 3
+
+
+def test_a_table_without_room_says_what_it_leaves_out(purifl, grid, monkeypatch):
+    purifl("sweep", grid(grid={"defense": ["lower", "gpd"], "training.step_size": [0.1, 0.2]}, seeds=1))
+    _, out, _ = purifl("results", "sweeps/grid")
+    assert "training.step_size" in out.splitlines()[1]
+    assert "No room" not in out
+    monkeypatch.setattr("purifl.cli_sweeps.out_console", Console(width=50))
+    _, out, _ = purifl("results", "sweeps/grid")
+    assert out.splitlines()[1].replace("┃", " ").split() == ["defense", "test_accuracy", "attack_accuracy"]
+    assert "No room for training.step_size, detector" in out
+    _, out, _ = purifl("results", "sweeps/grid", "--by", "defense,training.step_size,detector")
+    assert "No room" not in out  # what was asked for
 
 
 def test_failed_runs_are_told_and_set_the_exit_code(purifl, grid):

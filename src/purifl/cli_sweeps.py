@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,9 @@ KnownOption = Annotated[
 ]
 SHOWN = 60
 """Rows that are printed; a file gets all of them."""
+
+_TELLING = ("defense", "attack", "seed", "partition", "dataset", "topology")
+"""What one wants to know of a run first, where a table has no room for everything."""
 
 
 def sweep_command(
@@ -133,13 +137,13 @@ def results_command(
     """Show the runs of a store: filter them, group them over seeds, export them.
 
     Columns are the settings of an experiment (attack, attack.malicious_level, seed, …) and what was measured. Without
-    --by, and to a file, every run is a row; what is printed are the settings that differ.
+    --by every run is a row; what is printed are the settings that differ, and to a file all.
     """
     from purifl.sweeps import files, table
 
     found = table.select(table.rows(source), _conditions(where or []))
     wanted, rows = _names(metrics), _names(by or "")
-    shown = table.varying(found) + wanted
+    shown = table.telling(found) + wanted
     if across is not None:
         if by is None:
             raise ConfigError("--across", across, "it needs --by, the columns that tell the rows apart")
@@ -153,12 +157,34 @@ def results_command(
     if json_:
         sys.stdout.write(json.dumps(found, default=str) + "\n")
         return
-    printed = Table(*map(escape, shown))
-    for row in found[:SHOWN]:
-        printed.add_row(*(escape(files.cell(row, key)) for key in shown))
-    out_console.print(printed)
+    if export is not None:
+        _say(f"{len(found)} rows written to {export}")
+        return
+    left_out = _print(found[:SHOWN], shown, shown if by else wanted)
+    if left_out:
+        _say(f"No room for {', '.join(left_out)}: a wider terminal, --where or --by shows what you are after.")
     if len(found) > SHOWN:
         _say(f"… and {len(found) - SHOWN} more rows; --where and --by make them fewer, --export writes them all.")
+
+
+def _print(rows: Sequence[dict[str, Any]], columns: Sequence[str], needed: Sequence[str]) -> list[str]:
+    """Print a table, leaving out columns that are not ``needed`` while there is no room for all; which those are."""
+    from purifl.sweeps import files
+
+    shown, anywhere = list(columns), out_console.options.update(max_width=sys.maxsize)
+    while True:
+        printed = Table(*map(escape, shown))
+        for row in rows:
+            printed.add_row(*(escape(files.cell(row, key)) for key in shown))
+        spare = [key for key in shown if key not in needed]
+        if not spare or out_console.measure(printed, options=anywhere).maximum <= out_console.width:
+            out_console.print(printed)
+            return [key for key in columns if key not in shown]
+        shown.remove(max(reversed(spare), key=_expendable))
+
+
+def _expendable(column: str) -> int:
+    return _TELLING.index(column) if column in _TELLING else len(_TELLING) + column.count(".")
 
 
 def _override(settings: dict[str, Any], items: list[str]) -> None:

@@ -65,6 +65,15 @@ def test_selecting_and_grouping(store):
             wrong()
 
 
+def test_parameters_that_follow_from_their_component_tell_nothing_more():
+    runs = [
+        {"defense": "gpd", "defense.probation": 8, "attack": "lie", "attack.level": 0.5, "training.step": 1, "seed": 0},
+        {"defense": "ldp", "defense.epsilon": 1.0, "attack": "lie", "attack.level": 1.0, "training.step": 2, "seed": 0},
+    ]
+    assert table.varying(runs) == ["defense", "defense.probation", "attack.level", "training.step", "defense.epsilon"]
+    assert table.telling(runs) == ["defense", "attack.level", "training.step"]
+
+
 def test_an_interval_covers_the_truth_as_often_as_it_says():
     import numpy as np
 

@@ -134,6 +134,17 @@ def varying(found: Sequence[Row]) -> list[str]:
     return [key for key in settings if len({written(row.get(key)) for row in found}) > 1]
 
 
+def telling(found: Sequence[Row]) -> list[str]:
+    """The settings in which the rows differ, without parameters that are the same wherever their component is."""
+    return [key for key in varying(found) if not _follows(found, key)]
+
+
+def _follows(found: Sequence[Row], key: str) -> bool:
+    component, dot, _ = key.partition(".")
+    both = {(written(row.get(component)), written(row.get(key))) for row in found}
+    return bool(dot) and len(both) == len({name for name, _ in both})
+
+
 def _known(found: Sequence[Row], column: str) -> None:
     names = columns(found)
     if found and column not in names:
