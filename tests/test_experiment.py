@@ -194,6 +194,7 @@ WRONG = [
     ({"detector": {"temperature": 1}}, ["detector: 'temperature'", "sharpness"]),
     ({"detector": {"trusted": "x"}}, ["detector.trusted: 'x'", "should be a list"]),
     ({"clients": 3, "detector": {"trusted": [0, 3]}}, ["detector.trusted: [0, 3]", "clients from 0 to 2"]),
+    ({"detector": {"trusted": [1, 1]}}, ["detector.trusted: [1, 1]", "distinct"]),
     ({"detector": "historyy"}, ["detector: 'historyy'", "did you mean 'history'?"]),
     ({"topology": {"name": "ring", "degree": 3}}, ["topology.degree: 3", "'ring' takes no parameters"]),
     ({"topology": "file"}, ["topology.path", "'file' needs it"]),
@@ -285,3 +286,12 @@ def test_infinite_parameters_are_refused(defense):
 def test_a_horizon_is_the_length_of_the_run_unless_it_is_given(name):
     assert Experiment(defense=name, rounds=70).defense.horizon == 70
     assert Experiment(defense={"name": name, "horizon": 90}, rounds=70).defense.horizon == 90
+
+
+def test_trusting_nobody_is_no_setting_so_that_runs_from_before_there_was_it_are_the_same():
+    assert "trusted" not in Experiment.parse({}).to_dict()["detector"]
+    assert Experiment.parse({"detector": {"trusted": []}}).digest() == Experiment.parse({}).digest()
+    some = Experiment.parse({"detector": {"trusted": [2]}})
+    assert some.to_dict()["detector"]["trusted"] == [2]
+    assert some.digest() != Experiment.parse({}).digest()
+    assert through_json(some) == some

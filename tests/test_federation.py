@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 from purifl import Client, Federation, Samples, Training
 from purifl.attacks import attacks
 from purifl.defenses import defenses
-from purifl.detection import NoDetection, detectors
+from purifl.detection import NoDetection, Persistence, detectors
 from purifl.errors import ConfigError, DataError
 from purifl.topology import topologies
 from quadratics import federation, problem, steps, tracking_error
@@ -235,3 +235,15 @@ def test_cost_grows_with_edges_not_with_pairs():
     fed = steps(Federation(tiny, clients, nx.cycle_graph(400), training=training), 2)
     largest = max(tensor.numel() for tensor in fed.state_dict().values())
     assert largest == 400 * fed.theta.shape[1]
+
+
+def test_clients_to_trust_are_named_by_their_ids():
+    data = Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    clients, graph = [Client(k, data) for k in (7, 3, 9)], nx.complete_graph([7, 3, 9])
+
+    def trusting(*ids):
+        return Federation(lambda: nn.Linear(3, 2), clients, graph, detector=Persistence(trusted=ids)).detector.trusted
+
+    assert trusting(9, 7) == (0, 2)
+    with pytest.raises(ConfigError, match=r"detector\.trusted: \[0\] .* clients from 3 to 9"):
+        trusting(0)

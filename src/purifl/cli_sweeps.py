@@ -37,7 +37,7 @@ KnownOption = Annotated[
 SHOWN = 60
 """Rows that are printed; a file gets all of them."""
 
-_TELLING = ("defense", "attack", "seed", "partition", "dataset", "topology")
+_FIRST = ("defense", "attack", "seed", "partition", "dataset", "topology")
 """What one wants to know of a run first, where a table has no room for everything."""
 
 
@@ -137,7 +137,8 @@ def results_command(
     """Show the runs of a store: filter them, group them over seeds, export them.
 
     Columns are the settings of an experiment (attack, attack.malicious_level, seed, …) and what was measured. Without
-    --by every run is a row; what is printed are the settings that differ, and to a file all.
+    --by every run is a row, and what is printed are the settings that tell runs apart. --export writes all of them to a
+    file, in place of printing.
     """
     from purifl.sweeps import files, table
 
@@ -160,7 +161,7 @@ def results_command(
     if export is not None:
         _say(f"{len(found)} rows written to {export}")
         return
-    left_out = _print(found[:SHOWN], shown, shown if by else wanted)
+    left_out = _print(found[:SHOWN], shown, wanted if by is None else shown)
     if left_out:
         _say(f"No room for {', '.join(left_out)}: a wider terminal, --where or --by shows what you are after.")
     if len(found) > SHOWN:
@@ -184,7 +185,8 @@ def _print(rows: Sequence[dict[str, Any]], columns: Sequence[str], needed: Seque
 
 
 def _expendable(column: str) -> int:
-    return _TELLING.index(column) if column in _TELLING else len(_TELLING) + column.count(".")
+    """How readily a column is left out: parameters most, then whatever one does not want to know first."""
+    return _FIRST.index(column) if column in _FIRST else len(_FIRST) + column.count(".")
 
 
 def _override(settings: dict[str, Any], items: list[str]) -> None:

@@ -11,7 +11,8 @@ derives the one that ``gpd`` uses, :class:`Persistence`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Self
 
 import torch
 from pydantic import Field
@@ -50,8 +51,12 @@ class Detector(Component):
         """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
         return 0
 
-    def check_clients(self, clients: int) -> None:
-        """Refuse to be told of clients that are not among so many."""
+    def check_clients(self, ids: Collection[int]) -> None:
+        """Refuse to be told of clients that have none of these ids."""
+
+    def among(self, ids: Sequence[int]) -> Self:
+        """This detector for a neighbourhood in which client ``ids[k]`` is number k."""
+        return self
 
     @abstractmethod
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
@@ -169,8 +174,8 @@ class Persistence(Detector):
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
 
-    Clients known to be honest can be named, ``trusted``. They are never suspect, and whoever hears some of them takes
-    median_k ‖E_ik‖ over these alone, so that its ``apart`` needs no majority either.
+    Clients known to be honest can be named, ``trusted``, for everybody who hears them. They are never suspect, and
+    median_k ‖E_ik‖ is taken over them alone. What first messages tell remains a matter of the majority.
     """
 
     sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond 1")
@@ -180,10 +185,15 @@ class Persistence(Detector):
         description="clients known to be honest: never suspect, and the measure of how far apart the others may be",
     )
 
-    def check_clients(self, clients: int) -> None:
+    def check_clients(self, ids: Collection[int]) -> None:
         """The trusted ones."""
-        if any(not 0 <= client < clients for client in self.trusted):
-            raise ConfigError("detector.trusted", list(self.trusted), f"give clients from 0 to {clients - 1}")
+        if not set(self.trusted) <= set(ids) or len(set(self.trusted)) != len(self.trusted):
+            allowed = f"give distinct clients from {min(ids)} to {max(ids)}"
+            raise ConfigError("detector.trusted", list(self.trusted), allowed)
+
+    def among(self, ids: Sequence[int]) -> Self:
+        """Trusting those of them that are there."""
+        return self.model_copy(update={"trusted": tuple(k for k, client in enumerate(ids) if client in self.trusted)})
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Sums over all rounds, of γ and ‖γ‖⁴ for each column and of ‖γ_j − γ_i‖² for each edge; what γ⁰ tells."""

@@ -137,8 +137,8 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.defense.check_training(self.training)
-        if self.detector is not None:
-            self.detector.check_clients(self.clients)
+        assert self.detector is not None  # filled in above
+        self.detector.check_clients(range(self.clients))
         check_precision(self.precision, torch.device(self.device))
         return self
 

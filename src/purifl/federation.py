@@ -75,7 +75,7 @@ class Federation:
         self.attack = attack
         self._connect()
         self.defense = (defense or GPD()).settle(Setting(self.hood, self.to_malicious, self.training, self.mixing))
-        self.detector = detector or detectors.resolve(self.defense.detector)
+        self.detector = self._settled(detector or detectors.resolve(self.defense.detector))
         rule = self.defense.local_rule() or LocalRule()
         work = Work(model, self.clients, self.training, seed, self.device, loss, rule, precision)
         self.engine = engine_for(engine, work)
@@ -103,6 +103,12 @@ class Federation:
         own = len(self.benign) + self.hood.owner  # where a column's γ is when the rows' come before all clients' g
         self._tracked = own.index_copy(0, self._benign, self._index(list(range(len(self.benign)))))
         self.to_malicious = torch.isin(self.hood.senders, self._malicious)
+
+    def _settled(self, detector: Detector) -> Detector:
+        """A detector that was told of clients by their ids, for the edges here, which know them by position."""
+        ids = [client.id for client in self.clients]
+        detector.check_clients(ids)
+        return detector.among(ids)
 
     def _index(self, positions: list[int]) -> Tensor:
         return torch.tensor(positions, dtype=torch.int64, device=self.device)

@@ -126,12 +126,24 @@ def test_who_is_started_anew_knows_what_it_last_measured(tmp_path):
     assert again.last["round"] == network.experiment.rounds
 
 
-def unhurried(one, back, since):
-    """From a round on, take a second over each round until somebody is back."""
+def told(note, futures):
+    """A peer's own notes, which let those futures come true."""
+
+    def noted(event, *args, **fields):
+        if event in futures and not futures[event].done():
+            futures[event].set_result(None)
+        note(event, *args, **fields)
+
+    return noted
+
+
+def unhurried(one, since, there, back):
+    """From a round on, wait until another peer is ``there``, and then a second a round until it has come ``back``."""
     go_on = one._round
 
     async def slowly():
         if one.me.round >= since:
+            await asyncio.wait([there])
             await asyncio.wait([back], timeout=1)
         await go_on()
 
@@ -142,20 +154,19 @@ def test_who_was_away_too_long_goes_on_from_the_median_with_empty_records(tmp_pa
     network = federation(tmp_path, {"least": 0.2}, rounds=12, eval_every=12)
 
     async def story():
-        back = asyncio.get_running_loop().create_future()
+        there, back = (asyncio.get_running_loop().create_future() for _ in range(2))
         nodes = [node(network, peer) for peer in network.peers]
         for other in (0, 2, 3):
-            unhurried(nodes[other], back, since=6)
+            unhurried(nodes[other], 6, there, back)
         lives = [asyncio.ensure_future(each.run()) for each in nodes]
         await reached(nodes[1], 2)
         lives[1].cancel()
         await asyncio.gather(lives[1], return_exceptions=True)
         await reached(nodes[0], 6)
         nodes[1] = node(network, 1)
+        nodes[1].journal.note = told(nodes[1].journal.note, {"started": there, "rejoined": back})
         lives[1] = asyncio.ensure_future(nodes[1].run())
         async with asyncio.timeout(60):
-            await reached(nodes[1], 3)
-            back.set_result(None)
             await asyncio.gather(*lives)
         return nodes
 

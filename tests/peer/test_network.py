@@ -145,6 +145,15 @@ def test_what_a_defence_leaves_open_is_settled_for_all(tmp_path):
     assert network.experiment.defense.assumed == 1
 
 
+def test_who_is_trusted_is_known_by_id_wherever_it_sits(tmp_path):
+    network = federation(tmp_path, clients=6, topology="ring", detector={"trusted": [4, 5]})
+    trusted = {
+        peer: [node(network, peer).me.ids[k] for k in node(network, peer).me.rows.detector.trusted]
+        for peer in (1, 3, 5)
+    }
+    assert trusted == {1: [], 3: [4], 5: [4, 5]}
+
+
 def test_own_data_through_a_factory(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from purifl.data.digits import *\nfrom purifl.data import datasets\ndef load():\n"

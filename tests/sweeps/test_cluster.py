@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -62,7 +63,13 @@ def cluster():
         text=True,
         env={**os.environ, **busy},
     ) as process:
-        yield TwoNodes(process)
+        try:
+            yield TwoNodes(process)
+        finally:
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
 
 
 def test_a_cluster_gives_the_same_results_outlives_a_lost_node_and_says_what_it_cannot_do(cluster, tiny, tmp_path):

@@ -198,7 +198,8 @@ class Benign(Participant):
         check(self.engine.model, 1, self.hood, (defense, experiment.detector), defense.lighter, self.engine.vectors)
         self.exact = isinstance(defense, Recording) and defense.of_differences and experiment.mixing == "metropolis"
         self.exposed = torch.zeros_like(self.hood.to_self)
-        self.rows = Rows(self.hood, defense, experiment.detector, experiment.mixing, self.step_size)
+        detector = experiment.detector.among(self.ids)
+        self.rows = Rows(self.hood, defense, detector, experiment.mixing, self.step_size)
 
     @property
     def forgets(self) -> bool:
