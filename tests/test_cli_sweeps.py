@@ -140,6 +140,7 @@ def test_bad_conditions(purifl, grid):
     for args, said in ((["--where", "defense"], "column=value"), (["--where", "defence=gpd"], "did you mean 'defense'"),
                        (["--by", "nothing"], "column"),
                        (["--by", "defense", "--metrics", "hardware"], "metrics: 'hardware' is not usable"),
+                       (["--metrics", "test_acuracy"], "did you mean 'test_accuracy'?"),
                        (["--across", "seed"], "it needs --by"),
                        (["--by", "seed", "--across", "seed"], "across: 'seed' is not usable; it is one of --by"),
                        (["--export", "t.doc"], ".csv, .parquet, .tex, .md")):  # fmt: skip

@@ -137,13 +137,14 @@ def results_command(
     """Show the runs of a store: filter them, group them over seeds, export them.
 
     Columns are the settings of an experiment (attack, attack.malicious_level, seed, …) and what was measured. Without
-    --by every run is a row, and what is printed are the settings that tell runs apart. --export writes all of them to a
-    file, in place of printing.
+    --by every run is a row, and what is printed are the settings that tell runs apart. --export writes the rows, with
+    all their columns, to a file in place of printing them.
     """
     from purifl.sweeps import files, table
 
     found = table.select(table.rows(source), _conditions(where or []))
     wanted, rows = _names(metrics), _names(by or "")
+    table.check_columns(found, (name for name in wanted if name not in table.METRICS))
     shown = table.telling(found) + wanted
     if across is not None:
         if by is None:

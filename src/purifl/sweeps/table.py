@@ -76,8 +76,8 @@ def select(found: Iterable[Row], where: Mapping[str, Sequence[str]]) -> list[Row
     A value that no row has is an error: among several it would go unnoticed.
     """
     found = list(found)
+    check_columns(found, where)
     for column, values in where.items():
-        _known(found, column)
         there = {written(row.get(column)) for row in found}
         for value in values:
             if found and value not in there:
@@ -92,8 +92,7 @@ def group(found: Sequence[Row], by: Sequence[str], metrics: Sequence[str]) -> li
 
     Values that were not measured are left out; n counts runs.
     """
-    for column in (*by, *metrics):
-        _known(found, column)
+    check_columns(found, (*by, *metrics))
     for metric in metrics:
         _averaged(found, metric)
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -140,15 +139,18 @@ def telling(found: Sequence[Row]) -> list[str]:
 
 
 def _follows(found: Sequence[Row], key: str) -> bool:
+    """Whether a setting is a parameter whose value the name of its component tells."""
     component, dot, _ = key.partition(".")
     both = {(written(row.get(component)), written(row.get(key))) for row in found}
     return bool(dot) and len(both) == len({name for name, _ in both})
 
 
-def _known(found: Sequence[Row], column: str) -> None:
+def check_columns(found: Sequence[Row], wanted: Iterable[str]) -> None:
+    """Refuse columns that the rows do not have."""
     names = columns(found)
-    if found and column not in names:
-        raise unknown_name("column", column, names)
+    for column in wanted if found else ():
+        if column not in names:
+            raise unknown_name("column", column, names)
 
 
 def _averaged(found: Sequence[Row], metric: str) -> None:
