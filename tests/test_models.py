@@ -140,6 +140,23 @@ def test_vmapped_gradients_equal_a_loop(name):
             torch.testing.assert_close(together[key][k], parameter.grad, atol=1e-10, rtol=0)
 
 
+def test_vit_can_be_differentiated_under_vmap_in_bf16():
+    clients = [build({"name": "vit", "dim": 32, "depth": 2}, (1, 8, 8), seed=k) for k in range(3)]
+    x, y = torch.randn(3, 4, 1, 8, 8), torch.arange(12).reshape(3, 4) % 10
+
+    def loss(params, batch, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = functional_call(clients[0], params, (batch,))
+        return F.cross_entropy(outputs.float(), labels)
+
+    together = vmap(grad(loss))(stacked(clients), x, y)
+    for k, client in enumerate(clients):
+        F.cross_entropy(client(x[k]), y[k]).backward()
+        exact = torch.cat([parameter.grad.flatten() for parameter in client.parameters()])
+        found = torch.cat([together[key][k].flatten() for key, _ in client.named_parameters()])
+        assert torch.linalg.vector_norm(found - exact) < 0.05 * torch.linalg.vector_norm(exact)
+
+
 def slow_window_attention(layer, x):
     """Each token attends to the real tokens of its window, windows being cut from the unrolled plane."""
     _, height, width, dim = x.shape

@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from purifl.models.base import ModelSpec, image_shape, models
 
@@ -77,8 +76,8 @@ class Block(nn.Module):
 class SelfAttention(nn.Module):
     """softmax(q kᵀ / √d) v in each head, over all tokens.
 
-    Torch's fused kernels take four dimensions only, have no batching rule for ``vmap`` on the CPU and no
-    deterministic gradient on the GPU. A fifth dimension keeps it on the plain kernel, which has both.
+    Written out: torch's fused kernels have no batching rule for ``vmap`` on the CPU and no deterministic gradient on
+    the GPU, and its plain one cannot be differentiated under ``vmap`` in bf16.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -90,6 +89,6 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend among the tokens of each sample."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        weights = (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(-1)
+        result: Tensor = self.out((weights @ v).transpose(1, 2).flatten(2))
         return result
