@@ -89,6 +89,6 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend among the tokens of each sample."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        weights = (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(-1)
+        weights = ((q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)).softmax(-1)
         result: Tensor = self.out((weights @ v).transpose(1, 2).flatten(2))
         return result
