@@ -9,6 +9,8 @@ from purifl.cli import main
 from tiny import TINY
 
 os.environ.setdefault("PURIFL_WORKERS", "1")  # tests run side by side already
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; its children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
