@@ -86,7 +86,7 @@ def experiment(settings: dict[str, Any], device: str) -> Experiment:
         attack |= {"malicious_ratio": settings["ratio"], "malicious_level": settings["level"]}
     chosen = {key: settings[key] for key in ("dataset", "topology", "partition", "defense", "seed")}
     if settings["dataset"] == "cifar-10":
-        chosen["model"] = {"name": "vit", "patch": 8, "depth": 4}
+        chosen["model"] = {"name": "vit", "patch": 8, "depth": 4}  # figure 10's
     if settings["topology"] in STARS:
         chosen["topology"] = "star"
         attack["malicious_clients"] = STARS[settings["topology"]]
