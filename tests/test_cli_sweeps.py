@@ -73,10 +73,64 @@ def test_failed_runs_are_told_and_set_the_exit_code(purifl, grid):
     code, out, err = purifl("sweep", grid(grid={"defense": ["lower", "bulyan"]}, seeds=1), "--store", "here")
     assert code == 1
     assert "failed: digits iid backdoor-9 bulyan seed 0: defense.assumed" in err
-    assert "1 of 2 runs are done" in out
+    assert "1 of 2 runs are done, 0 of them were before; 1 failed, why is kept in here/failures." in out
     code, out, _ = purifl("sweep", "grid.json", "--store", "here", "--json")
     assert code == 1
-    assert "needs m ≥" in json.loads(out)["failed"][0]["reason"]
+    (failed,) = json.loads(out)["failed"]
+    assert "needs m ≥" in failed["reason"]
+    assert failed["experiment"]["defense"]["name"] == "bulyan"
+
+
+def test_failed_runs_are_told_apart_by_whatever_they_differ_in(purifl, grid):
+    settings = {"defense": ["bulyan"], "attack.malicious_level": [1.0, 0.5]}
+    _, _, err = purifl("sweep", grid(grid=settings, seeds=1))
+    told = [line.partition(": defense.assumed")[0] for line in err.splitlines() if line.startswith("failed:")]
+    which = "failed: digits iid backdoor-9 bulyan seed 0, attack.malicious_level"
+    assert sorted(told) == [f"{which}=0.5", f"{which}=1.0"]
+
+
+def test_a_store_of_which_nothing_is_finished_says_so(purifl, grid):
+    purifl("sweep", grid(grid={"defense": ["bulyan"]}, seeds=1), "--store", "here")
+    code, out, _ = purifl("results", "here")
+    assert (code, out.strip()) == (0, "Nothing in here is finished.")
+
+
+def test_data_that_nobody_finds_are_missed_before_the_first_run(purifl, grid, tmp_path, monkeypatch):
+    monkeypatch.setenv("PURIFL_DATA", str(tmp_path / "nowhere"))
+    for command in (["sweep", grid(base={"dataset": "mnist"}), "--store", "here"], ["reproduce", "table-4"]):
+        code, _, err = purifl(*command)
+        assert code == 2
+        assert err.count("data set 'mnist' was not found") == 1
+    assert not Path("here").exists()
+    assert not Path("reproduction").exists()
+
+
+def test_where_some_runs_find_their_data_the_others_fail_alone(purifl, grid, tmp_path, monkeypatch):
+    monkeypatch.setenv("PURIFL_DATA", str(tmp_path / "nowhere"))
+    code, out, err = purifl("sweep", grid(grid={"dataset": ["digits", "mnist"], "defense": ["lower"]}, seeds=1))
+    assert code == 1
+    assert "1 of 2 runs are done" in out
+    assert "failed: mnist iid backdoor-9 lower seed 0: data set 'mnist' was not found" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"grid": {"attack": "lie"}}, "grid.attack: 'lie' is not usable; give a list of values"),
+        (
+            {"grid": [{"defense": {"name": "gpd"}}]},
+            "grid.defense: {'name': 'gpd'} is not usable; give a list of values",
+        ),
+        ({"seeds": -1}, "seeds: -1 is not usable; give a count, 1 to 10000, or a list of seeds"),
+        ({"seeds": "three"}, "seeds: 'three' is not usable; give a count"),
+        ({"base": {"rounds": -2}}, "rounds: -2 is not usable; it should be greater than or equal to 1\n"),
+        ({"grid": {"rounds": [-2, 2]}}, "(in rounds=-2, seed=0; exclude: leaves it out)"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_with_the_field_and_what_is_allowed(purifl, grid, changes, said):
+    code, _, err = purifl("sweep", grid(**changes))
+    assert code == 2
+    assert said in err
 
 
 def test_runs_that_were_done_elsewhere_are_not_done_again(purifl, grid):
@@ -132,7 +186,7 @@ def test_what_cannot_be_is_said_and_nothing_is_begun(purifl, grid, args, said):
 def test_a_count_of_seeds_that_nobody_means(purifl, grid):
     code, _, err = purifl("sweep", grid(seeds=10**19))
     assert code == 2
-    assert "seeds: 10000000000000000000 is not usable; a count should be at most" in err
+    assert "seeds: 10000000000000000000 is not usable; give a count, 1 to 10000, or a list of seeds" in err
 
 
 def test_bad_conditions(purifl, grid):

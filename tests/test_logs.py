@@ -1,5 +1,6 @@
 """What TensorBoard and MLflow read back is what was measured, also of a run that was interrupted."""
 
+import os
 import sys
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from engines_here import Here
 from purifl import Experiment, run, sweep
 from purifl.errors import ConfigError
-from purifl.logs import logged
+from purifl.logs import check_log, logged
 from purifl.runs import run_or_continue
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -75,6 +76,15 @@ def mlflow_client(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlruns'}")
     mlflow.set_tracking_uri(None)
     return mlflow.MlflowClient()
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9", "nonsense://here"])
+def test_a_place_that_mlflow_cannot_use_is_refused_before_the_run(place, mlflow_client, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+    with pytest.raises(ConfigError, match="MLflow cannot use it") as caught:
+        check_log("mlflow")
+    assert (caught.value.field, caught.value.value) == ("MLFLOW_TRACKING_URI", place)
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
 def test_mlflow_has_one_run_with_every_round_once(experiment, mlflow_client, tmp_path):

@@ -83,13 +83,17 @@ def sweep_command(
     folder = store or Path("sweeps") / file.stem
     what = Sweep.parse(settings)
     report = swept(what, folder, workers=workers, engine=engine, address=address, known=known or [], log=log)
-    failures = [{"run": experiment.digest(), "reason": reason} for experiment, reason in report.failures]
+    failures = [
+        {"run": experiment.digest(), "experiment": experiment.to_dict(), "reason": reason}
+        for experiment, reason in report.failures
+    ]
     done = len(report.experiments) - len(failures)
     if json_:
         counts = {"runs": len(report.experiments), "done": done, "skipped": report.skipped, "failed": failures}
         sys.stdout.write(json.dumps({"store": str(folder), **counts, "table": str(report.store.table)}) + "\n")
     else:
-        _say(f"{done} of {len(report.experiments)} runs are done, {report.skipped} of them were before.")
+        failed = f"; {len(failures)} failed, why is kept in {folder / 'failures'}" if failures else ""
+        _say(f"{done} of {len(report.experiments)} runs are done, {report.skipped} of them were before{failed}.")
         if done:
             _say(f"Table of all runs: {report.store.table}; look at it with: purifl results {folder}")
         if any(run.finished for run in report.store.folders()):
@@ -161,6 +165,9 @@ def results_command(
         return
     if export is not None:
         _say(f"{len(found)} rows written to {export}")
+        return
+    if not found:
+        _say(f"Nothing in {source} is finished{', or like that' if where else ''}.")
         return
     left_out = _print(found[:SHOWN], shown, wanted if by is None else shown)
     if left_out:

@@ -21,6 +21,7 @@ from purifl.metrics import Row
 from purifl.runs import OnRound
 
 Log = Literal["tensorboard", "mlflow"]
+_TRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
 def check_log(log: str | None) -> None:
@@ -31,6 +32,25 @@ def check_log(log: str | None) -> None:
         raise ConfigError("log", log, f"allowed: {', '.join(get_args(Log))}")
     if find_spec(log) is None:
         raise ConfigError("log", log, f"it is not installed; pip install 'purifl[{log}]'")
+    if log == "mlflow":
+        _check_mlflow()
+
+
+def _check_mlflow() -> None:
+    """Refuse a place that cannot be written to, at the first try: nobody wants to learn it after a run."""
+    from mlflow import MlflowClient, get_tracking_uri  # noqa: PLC0415 - an extra
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+    tries = os.environ.get(_TRIES)
+    os.environ[_TRIES] = tries or "0"
+    try:
+        MlflowClient().search_experiments(max_results=1)
+    except (MlflowException, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError("MLFLOW_TRACKING_URI", get_tracking_uri(), f"MLflow cannot use it: {reason}") from error
+    finally:
+        if tries is None:
+            del os.environ[_TRIES]
 
 
 class _Sink(Protocol):

@@ -83,11 +83,9 @@ def _sweep_lines(console: Console) -> Callable[[Sweeping], None]:
 
 
 def _tell_failure(now: Sweeping, console: Console) -> None:
-    experiment, reason = now.latest or (None, None)
-    if experiment is not None and reason is not None:
-        names = experiment.dataset, experiment.partition, experiment.attack, experiment.defense
-        which = " ".join([*(each.name for each in names), f"seed {experiment.seed}"])
-        console.print(f"[red]failed:[/] {escape(which)}: {escape(reason)}", highlight=False, soft_wrap=True)
+    _, reason = now.latest or (None, None)
+    if reason is not None:
+        console.print(f"[red]failed:[/] {escape(now.called)}: {escape(reason)}", highlight=False, soft_wrap=True)
 
 
 def _standing(now: Sweeping) -> str:

@@ -130,6 +130,7 @@ class _Findings(_Kept):
     runs: NonNegativeInt
     done: NonNegativeInt
     seeds: PositiveInt
+    complete: NonNegativeInt
     seconds: NonNegativeFloat
     hardware: list[str]
     judged: dict[str, _Judged]

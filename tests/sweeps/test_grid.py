@@ -66,7 +66,7 @@ def test_a_combination_that_cannot_be_can_be_excluded():
         ({"grid": {"defense": "gpd"}}, "grid.*list"),
         ({"grid": {"seed": [1, 2]}}, "grid.seed.*'seeds'"),
         ({"base": {"seed": 4}}, "base.seed.*'seeds'"),
-        ({"seeds": 0}, "seeds.*at least 1"),
+        ({"seeds": 0}, "seeds: 0 .*1 to 10000"),
         ({"grids": {}}, "grids.*did you mean 'grid'"),
     ],
 )

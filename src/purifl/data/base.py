@@ -89,5 +89,8 @@ class DataSource(Component):
     def load(self) -> DataSet:
         """Read it; a missing file is a :class:`~purifl.errors.DataError` that names the command to run."""
 
+    def check(self) -> None:
+        """Refuse, before anything is begun, what cannot be read because files are missing."""
+
 
 datasets: Registry[DataSource] = Registry("dataset", "purifl.data")

@@ -59,6 +59,10 @@ class FileSource(DataSource):
         """Read it from the data folder, see :func:`data_root`."""
         return self.read(self.locate(data_root()))
 
+    def check(self) -> None:
+        """The files have to be there."""
+        self.locate(data_root())
+
     def locate(self, root: Path) -> list[Path]:
         """Where each of :attr:`files` lies under ``root``; a missing one is a :class:`DataError`."""
         found = []

@@ -24,6 +24,7 @@ from purifl.paper.tables import cells_csv, csv_text, page, seeds_in_words, summa
 from purifl.stored import checked_findings
 from purifl.sweeps import Progress, Store, sweep
 from purifl.sweeps.files import Row
+from purifl.sweeps.schedule import check_data
 from purifl.sweeps.store import replacing
 from purifl.sweeps.table import row_for
 
@@ -104,6 +105,8 @@ def reproduce(
     """
     plan.made()  # what is damaged would show only after the first runs
     everything = [experiment for item in wanted for experiment in plan.experiments(item)]
+    if run:
+        check_data(everything, Store(plan.store, tuple(known)))
     store, found = Store.adopting(plan.store, known, everything), {}
 
     def make(item: Item) -> None:
@@ -156,7 +159,8 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
     facts = {
         "title": item.heading(plan.quick), "quick": plan.quick, "seeds": plan.seeds if planned else 1,
-        "runs": len(planned), "done": len(done), "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "complete": _complete(planned, done) if planned else 1, "runs": len(planned), "done": len(done),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
         "hardware": sorted({str(row["hardware"]) for row in rows}), "judged": verdicts,
     }  # fmt: skip
     _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))
@@ -166,12 +170,18 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
     return facts
 
 
+def _complete(planned: Sequence[Experiment], done: Sequence[Experiment]) -> int:
+    """Of how many seeds every run is there."""
+    missing = {experiment.digest() for experiment in planned} - {experiment.digest() for experiment in done}
+    return len({e.seed for e in planned} - {e.seed for e in planned if e.digest() in missing})
+
+
 def _setting(facts: dict[str, Any]) -> str:
     if not facts["runs"]:
         return "Deterministic; one run of each."
     version = "The reduced version, on digits: " if facts["quick"] else ""
     runs = f"{facts['done']} runs of {facts['runs']}" if facts["done"] < facts["runs"] else f"{facts['runs']} runs"
-    seeds = seeds_in_words(facts["seeds"])
+    seeds = seeds_in_words(facts["complete"], facts["seeds"])
     took = f", {facts['seconds']:.0f} s of computing on {' and '.join(facts['hardware'])}" if facts["done"] else ""
     return f"{version}{runs}, {seeds}{took}."
 
@@ -258,7 +268,7 @@ def _write_summary(plan: Plan, store: Store) -> None:
     missing = f"Missing: {', '.join(lacking)}.\n\n" if lacking else ""
     text = (
         f"# The paper's tables and figures, made anew ({what})\n\n{summary(made)}\n\n"
-        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours of computing, several runs at a time.\n\n{missing}"
+        f"Computed on {hardware or 'a CPU'} in {hours:.2f} hours of computing, summed over the runs.\n\n{missing}"
         f"## How the verdicts are computed\n\n{rule}\n"
     )
     _write(plan.out / "README.md", text)

@@ -57,9 +57,11 @@ def _numbers_of_seeds(item: Item, cells: Cells) -> set[int]:
     return {len(values) for values in found if values}
 
 
-def seeds_in_words(count: int) -> str:
-    """1 seed, 2 seeds."""
-    return f"{count} seed{'s' if count > 1 else ''}"
+def seeds_in_words(count: int, planned: int | None = None) -> str:
+    """1 seed, 2 seeds; 1 of 3 seeds complete where more are ``planned``."""
+    if planned is not None and count < planned:
+        return f"{count} of {planned} seeds complete"
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 _UNEVEN = (
@@ -138,9 +140,14 @@ def cells_csv(item: Item, cells: Cells) -> str:
 def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
     """The list of all items that were looked at, with the verdicts."""
     subjects = [f"`{subject}`" for subject in SUBJECTS]
-    lines = [f"| | what it shows | {' | '.join(subjects)} | runs | seeds |", "|---|---|" + "---|" * (2 + len(SUBJECTS))]
+    head = f"| | what it shows | {' | '.join(subjects)} | runs | seeds complete |"
+    lines = [head, "|---|---|" + "---|" * (2 + len(SUBJECTS))]
     for name, item in found.items():
         verdicts = [WORDS[item["judged"][subject]["verdict"]] for subject in SUBJECTS]
-        runs = f"{item['done']} of {item['runs']}" if item["done"] < item["runs"] else str(item["runs"])
-        lines.append(f"| [{name}]({name}.md) | {item['title']} | {' | '.join(verdicts)} | {runs} | {item['seeds']} |")
+        runs, seeds = _of(item["done"], item["runs"]), _of(item["complete"], item["seeds"])
+        lines.append(f"| [{name}]({name}.md) | {item['title']} | {' | '.join(verdicts)} | {runs} | {seeds} |")
     return "\n".join(lines)
+
+
+def _of(count: int, planned: int) -> str:
+    return str(planned) if count == planned else f"{count} of {planned}"

@@ -14,7 +14,7 @@ exclude:                                # combinations to leave out
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from purifl.errors import ConfigError
-from purifl.experiment import Experiment, read_settings, set_path
+from purifl.experiment import Experiment, flat, read_settings, set_path
 from purifl.registry import from_validation
 
 Axes = dict[str, list[Any]]
@@ -32,15 +32,23 @@ _MOST_SEEDS = 10_000
 """More than anybody runs; a slip of the hand shall not fill the memory."""
 
 
-def _listed(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
-    """A grid alone is a list of one; a count of seeds is that many from 0 on."""
-    if isinstance(value, Mapping):
-        return [value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value > _MOST_SEEDS:
-            raise ConfigError("seeds", value, f"a count should be at most {_MOST_SEEDS}")
-        return list(range(value))
-    return value
+def _grids(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
+    """A grid alone is a list of one."""
+    grids = [value] if isinstance(value, Mapping) else value
+    for grid in (grid for grid in grids if isinstance(grid, Mapping)) if isinstance(grids, list) else ():
+        for path, values in grid.items():
+            if not isinstance(values, list):
+                raise ConfigError(f"grid.{path}", values, "give a list of values")
+    return grids
+
+
+def _seeds(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
+    """A count is that many from 0 on."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_SEEDS:
+        raise ConfigError("seeds", value, f"give a count, 1 to {_MOST_SEEDS}, or a list of seeds")
+    return list(range(value))
 
 
 class Sweep(BaseModel):
@@ -49,10 +57,10 @@ class Sweep(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: Settings = Field(default_factory=dict, description="settings of all runs")
-    grid: Annotated[list[Axes], BeforeValidator(_listed)] = Field(
+    grid: Annotated[list[Axes], BeforeValidator(_grids)] = Field(
         default=[{}], min_length=1, description="values for each dotted setting, or several such grids"
     )
-    seeds: Annotated[list[int], BeforeValidator(_listed)] = Field(
+    seeds: Annotated[list[int], BeforeValidator(_seeds)] = Field(
         default=[0], min_length=1, description="a count, or a list; each combination is run with every one"
     )
     exclude: list[Settings] = Field(default_factory=list, description="combinations to leave out")
@@ -92,7 +100,7 @@ class Sweep(BaseModel):
         for settings, combination in self._combinations():
             excluding = [k for k, rule in enumerate(self.exclude) if matches(settings, rule)]
             if not excluding:
-                experiment = _parsed(settings, combination)
+                experiment = self._parsed(settings, combination)
                 excluding = [k for k, rule in enumerate(self.exclude) if matches(experiment.to_dict(), rule)]
             unused = [k for k in unused if k not in excluding]
             if not excluding:
@@ -103,6 +111,17 @@ class Sweep(BaseModel):
         if not found:
             raise ConfigError("exclude", self.exclude, "it leaves nothing to run")
         return list(found.values())
+
+    def _parsed(self, settings: Settings, combination: Settings) -> Experiment:
+        try:
+            return Experiment.parse(settings)
+        except ConfigError as error:
+            if all(_refused(other) == str(error) for other, _ in self._combinations()):
+                raise  # there would be nothing left
+            which = ", ".join(f"{path}={value}" for path, value in combination.items())
+            raise ConfigError(
+                error.field, error.value, f"{error.allowed} (in {which}; exclude: leaves it out)"
+            ) from None
 
     def _combinations(self) -> Iterator[tuple[Settings, Settings]]:
         """The settings of each run, and what in them is its own."""
@@ -115,12 +134,28 @@ class Sweep(BaseModel):
                 yield settings, combination
 
 
-def _parsed(settings: Settings, combination: Settings) -> Experiment:
+def _refused(settings: Settings) -> str | None:
+    """Why these settings cannot be, if they cannot."""
     try:
-        return Experiment.parse(settings)
+        Experiment.parse(settings)
     except ConfigError as error:
-        which = ", ".join(f"{path}={value}" for path, value in combination.items())
-        raise ConfigError(error.field, error.value, f"{error.allowed} (in {which}; exclude: leaves it out)") from None
+        return str(error)
+    return None
+
+
+def called(experiment: Experiment, among: Iterable[Experiment]) -> str:
+    """A run in words that tell it from the others: the names and the seed, and whatever else these do not tell."""
+    names = _names(experiment)
+    tables = [dict(flat(each.to_dict())) for each in among if _names(each) == names]
+    own = dict(flat(experiment.to_dict()))
+    paths = dict.fromkeys(path for table in (own, *tables) for path in table)
+    telling = [path for path in paths if any(table.get(path) != own.get(path) for table in tables)]
+    return " ".join(names) + "".join(f", {path}={own.get(path)}" for path in telling)
+
+
+def _names(experiment: Experiment) -> list[str]:
+    parts = (experiment.dataset, experiment.partition, experiment.attack, experiment.defense)
+    return [*(part.name for part in parts), f"seed {experiment.seed}"]
 
 
 def matches(settings: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from purifl.errors import ConfigError
+from purifl.errors import ConfigError, DataError
 from purifl.experiment import Experiment
 from purifl.logs import Log, check_log
 from purifl.runs import Result
 from purifl.sweeps.cluster import Cluster
-from purifl.sweeps.grid import Sweep
+from purifl.sweeps.grid import Sweep, called
 from purifl.sweeps.local import Local
 from purifl.sweeps.store import Store
 from purifl.sweeps.table import write_table
@@ -56,6 +56,7 @@ class Progress:
         failed: Not possible.
         seconds_left: An estimate from the runs finished here; None before the first.
         latest: The run that just ended, and the reason if it failed.
+        called: What a run that just failed is called, to tell it from the others.
     """
 
     total: int
@@ -66,6 +67,7 @@ class Progress:
     failed: int = 0
     seconds_left: float | None = None
     latest: tuple[Experiment, str | None] | None = None
+    called: str = ""
 
 
 @dataclass
@@ -125,6 +127,8 @@ def sweep(
         raise ConfigError("address", address, "it is for engine 'ray'")
     check_log(log)
     experiments = _experiments(what)
+    if engine == "local":
+        check_data(experiments, Store(Path(store), tuple(known)))
     schedule = _Schedule(Store.adopting(store, known, experiments), experiments, log, on_progress or (lambda _: None))
     if schedule.queue:
         devices = {experiment.device for experiment in experiments}
@@ -135,6 +139,19 @@ def sweep(
             chosen.close()
     write_table(schedule.store)
     return schedule.report
+
+
+def check_data(experiments: Sequence[Experiment], store: Store) -> None:
+    """Refuse to begin where not one run finds its data; where some do, the others fail with the reason."""
+    sources = {each.dataset.name: each.dataset for each in experiments if not store.has(each)}
+    missing = []
+    for source in sources.values():
+        try:
+            source.check()
+        except DataError as error:
+            missing.append(error)
+    if missing and len(missing) == len(sources):
+        raise missing[0]
 
 
 def _experiments(what: Sweep | Mapping[str, Any] | Path | str | Sequence[Experiment]) -> list[Experiment]:
@@ -197,6 +214,7 @@ class _Schedule:
             self.store.fail(experiment, reason)
             self.report.failures.append((experiment, reason))
             progress.failed, progress.latest = progress.failed + 1, (experiment, reason)
+            progress.called = called(experiment, self.report.experiments)
         else:
             self.store.succeed(experiment)
             progress.done, progress.latest = progress.done + 1, (experiment, None)
