@@ -92,7 +92,7 @@ def test_failed_runs_are_told_apart_by_whatever_they_differ_in(purifl, grid):
 def test_a_store_of_which_nothing_is_finished_says_so(purifl, grid):
     purifl("sweep", grid(grid={"defense": ["bulyan"]}, seeds=1), "--store", "here")
     code, out, _ = purifl("results", "here")
-    assert (code, out.strip()) == (0, "Nothing in here is finished.")
+    assert (code, out.strip()) == (0, "No run in here is finished.")
 
 
 def test_data_that_nobody_finds_are_missed_before_the_first_run(purifl, grid, tmp_path, monkeypatch):

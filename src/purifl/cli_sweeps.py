@@ -167,7 +167,7 @@ def results_command(
         _say(f"{len(found)} rows written to {export}")
         return
     if not found:
-        _say(f"Nothing in {source} is finished{', or like that' if where else ''}.")
+        _say(f"No finished run in {source} is like that." if where else f"No run in {source} is finished.")
         return
     left_out = _print(found[:SHOWN], shown, wanted if by is None else shown)
     if left_out:

@@ -48,6 +48,11 @@ def test_exclusions_know_components_by_name_defaults_and_lists():
     assert len(experiments(exclude=[{"topology": "complete", "seed": 1}])) == 4
 
 
+def test_anything_with_several_values_is_a_list_of_them():
+    found = experiments(grid={"defense": ("lower", "gpd")}, seeds=range(2))
+    assert [(each.defense.name, each.seed) for each in found] == [("lower", 0), ("lower", 1), ("gpd", 0), ("gpd", 1)]
+
+
 def test_a_combination_that_cannot_be_can_be_excluded():
     base = {"training": {"algorithm": "dsgd"}, "rounds": 3}
     with pytest.raises(ConfigError, match=r"training\.algorithm.*needs 'dsgt'.*defense=.*gpd.*exclude"):

@@ -37,18 +37,22 @@ def _grids(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
     grids = [value] if isinstance(value, Mapping) else value
     for grid in (grid for grid in grids if isinstance(grid, Mapping)) if isinstance(grids, list) else ():
         for path, values in grid.items():
-            if not isinstance(values, list):
+            if not _several(values):
                 raise ConfigError(f"grid.{path}", values, "give a list of values")
     return grids
 
 
 def _seeds(value: Any) -> Any:  # noqa: ANN401 - before validation anything goes
     """A count is that many from 0 on."""
-    if isinstance(value, list):
+    if _several(value):
         return value
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_SEEDS:
         raise ConfigError("seeds", value, f"give a count, 1 to {_MOST_SEEDS}, or a list of seeds")
     return list(range(value))
+
+
+def _several(value: Any) -> bool:  # noqa: ANN401 - before validation anything goes
+    return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
 
 
 class Sweep(BaseModel):
