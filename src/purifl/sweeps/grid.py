@@ -23,7 +23,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from purifl.errors import ConfigError
-from purifl.experiment import Experiment, flat, read_settings, set_path
+from purifl.experiment import Experiment, read_settings, set_path
 from purifl.registry import from_validation
 
 Axes = dict[str, list[Any]]
@@ -145,21 +145,6 @@ def _refused(settings: Settings) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def called(experiment: Experiment, among: Iterable[Experiment]) -> str:
-    """A run in words that tell it from the others: the names and the seed, and whatever else these do not tell."""
-    names = _names(experiment)
-    tables = [dict(flat(each.to_dict())) for each in among if _names(each) == names]
-    own = dict(flat(experiment.to_dict()))
-    paths = dict.fromkeys(path for table in (own, *tables) for path in table)
-    telling = [path for path in paths if any(table.get(path) != own.get(path) for table in tables)]
-    return " ".join(names) + "".join(f", {path}={own.get(path)}" for path in telling)
-
-
-def _names(experiment: Experiment) -> list[str]:
-    parts = (experiment.dataset, experiment.partition, experiment.attack, experiment.defense)
-    return [*(part.name for part in parts), f"seed {experiment.seed}"]
 
 
 def matches(settings: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:

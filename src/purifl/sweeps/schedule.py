@@ -15,10 +15,10 @@ from purifl.experiment import Experiment
 from purifl.logs import Log, check_log
 from purifl.runs import Result
 from purifl.sweeps.cluster import Cluster
-from purifl.sweeps.grid import Sweep, called
+from purifl.sweeps.grid import Sweep
 from purifl.sweeps.local import Local
 from purifl.sweeps.store import Store
-from purifl.sweeps.table import write_table
+from purifl.sweeps.table import called, write_table
 from purifl.sweeps.work import Job, Outcome
 
 EngineName = Literal["local", "ray"]
@@ -143,15 +143,16 @@ def sweep(
 
 def check_data(experiments: Sequence[Experiment], store: Store) -> None:
     """Refuse to begin where not one run finds its data; where some do, the others fail with the reason."""
-    sources = {each.dataset.name: each.dataset for each in experiments if not store.has(each)}
-    missing = []
-    for source in sources.values():
+    missing = None
+    for source in {each.dataset.name: each.dataset for each in experiments}.values():
         try:
             source.check()
         except DataError as error:
-            missing.append(error)
-    if missing and len(missing) == len(sources):
-        raise missing[0]
+            missing = missing or error
+        else:
+            return
+    if missing is not None and not all(map(store.has, experiments)):
+        raise missing
 
 
 def _experiments(what: Sweep | Mapping[str, Any] | Path | str | Sequence[Experiment]) -> list[Experiment]:

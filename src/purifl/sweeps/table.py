@@ -145,6 +145,19 @@ def _follows(found: Sequence[Row], key: str) -> bool:
     return bool(dot) and len(both) == len({name for name, _ in both})
 
 
+def called(experiment: Experiment, among: Iterable[Experiment]) -> str:
+    """A run in words that tell it from the others: its names and seed, and whatever else these do not tell."""
+    names = _names(experiment)
+    alike = [dict(flat(each.to_dict())) for each in among if _names(each) == names]
+    own = dict(flat(experiment.to_dict()))
+    return " ".join(names) + "".join(f", {path}={own.get(path)}" for path in varying([own, *alike]))
+
+
+def _names(experiment: Experiment) -> list[str]:
+    parts = (experiment.dataset, experiment.partition, experiment.attack, experiment.defense)
+    return [*(part.name for part in parts), f"seed {experiment.seed}"]
+
+
 def check_columns(found: Sequence[Row], wanted: Iterable[str]) -> None:
     """Refuse columns that the rows do not have."""
     names = columns(found)
