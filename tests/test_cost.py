@@ -79,6 +79,14 @@ def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
     assert kept.count((2, D)) == 1
 
 
+def test_to_know_what_was_done_to_the_model_costs_as_much_again():
+    def cut(fed):
+        fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
+
+    assert counted("gpd", records="log", keep=4, before=cut).products.count((2, D)) == 2 * DONE
+    assert counted("gpd", records="dense", keep=4, before=cut).products.count((2, D)) == 3
+
+
 def test_records_of_edges_are_touched_once_in_eight_rounds():
     fed = federation(problem(malicious=0), defense=defenses.resolve("gpd"))
     versions = []

@@ -55,6 +55,16 @@ def test_what_just_fits_is_begun(monkeypatch):
         begin()
 
 
+def test_what_is_kept_to_take_the_model_back_counts(monkeypatch):
+    """28 vectors for the influences of pairs, and three for each client."""
+    monkeypatch.setattr("purifl.memory.available", lambda _: 159 * 4e6)
+    with pytest.raises(ConfigError, match=f"the run needs {160 * 4e6 / GIB:.2f} GiB"):
+        begin(keep=4)
+    monkeypatch.setattr("purifl.memory.available", lambda _: 160 * 4e6)
+    with pytest.raises(pytest.fail.Exception, match="began to train"):
+        begin(keep=4)
+
+
 def test_records_on_disk_need_less_and_nothing_lighter_is_named_then(monkeypatch):
     monkeypatch.setattr("purifl.memory.available", lambda _: 80 * 4e6)
     with pytest.raises(pytest.fail.Exception, match="began to train"):

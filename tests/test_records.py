@@ -20,9 +20,9 @@ from quadratics import federation, problem, steps, tracking_error
 
 ROUNDS = 8
 WAYS = {
-    "dense": Dense,
-    "blocks": lambda of_differences: Dense(of_differences, block=3),
-    "pairs": lambda of_differences: Dense(of_differences, symmetric=True, block=3),
+    "dense": lambda of_differences: Dense(of_differences, traced=of_differences),
+    "blocks": lambda of_differences: Dense(of_differences, traced=of_differences, block=3),
+    "pairs": lambda of_differences: Dense(of_differences, symmetric=True, traced=of_differences, block=3),
     "log": lambda of_differences: Log(of_differences, ROUNDS),
     "disk": lambda of_differences: Log(of_differences, ROUNDS, on_disk=True),
 }
@@ -78,6 +78,47 @@ def test_every_way_gives_the_sums_of_the_loop(way, of_differences, n, density, s
         np.testing.assert_allclose(found.numpy(), by_hand(hood, history, counted, of_differences), atol=1e-12)
 
 
+@given(way=st.sampled_from(list(WAYS)), rounds=st.integers(0, ROUNDS), seed=st.integers(0, 9999))
+@settings(max_examples=60, deadline=None)
+def test_the_influence_of_a_record_is_its_sum_over_all_model_steps(way, rounds, seed):
+    """Step by step: s_ij += d_ij, the step of this round, which still has d_ij in it, included."""
+    rng = np.random.default_rng(seed)
+    hood = neighbourhood(nx.gnp_random_graph(6, 0.7, seed=seed), list(range(6)), [0, 1, 3, 4])
+    records, ends = WAYS[way](True), list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
+    state = records.begin(hood, torch.zeros(6, 5, dtype=torch.float64))
+    d, influence = np.zeros((2, len(ends), 5))
+    for round_ in range(rounds + 1):
+        records.step(state)
+        influence += d
+        asked = (rng.random(len(ends)) < 0.5) & ~hood.to_self.numpy()
+        expected = np.zeros((4, 5))
+        for e, (i, _) in enumerate(ends):
+            expected[i] += asked[e] * (influence[e] + d[e])
+        if round_ in {rounds // 2, rounds}:
+            found = torch.ones(4, 5, dtype=torch.float64)
+            records.add_influence(found, state, hood, torch.tensor(asked))
+            np.testing.assert_allclose(found.numpy(), 1 + expected, atol=1e-12)
+        if round_ == rounds:
+            return
+        gone, table = int(rng.integers(len(ends))), rng.uniform(0, 0.2, (6, 6))
+        weights = (table + table.T)[hood.own_cols[hood.rows].numpy(), hood.cols.numpy()]
+        gamma = rng.normal(size=(6, 5))
+        records.add(state, hood, torch.tensor(weights), torch.tensor(gamma))
+        for e, (i, j) in enumerate(ends):
+            d[e] += weights[e] * (gamma[j] - gamma[int(hood.own_cols[i])])
+        back = [e for e, end in enumerate(ends) if end == ends[gone] or _opposite(hood, ends, gone) == e]
+        records.forget(state, hood, torch.isin(torch.arange(len(ends)), torch.tensor(back)))
+        d[back] = influence[back] = 0
+
+
+def _opposite(hood, ends, edge):
+    """The same edge seen from its other end, or itself where that end is no row."""
+    i, j = ends[edge]
+    own = int(hood.own_cols[i])
+    there = [e for e, (k, to) in enumerate(ends) if int(hood.own_cols[k]) == j and to == own]
+    return there[0] if there else edge
+
+
 @pytest.mark.parametrize("of_differences", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_left_of_huge_messages_once_their_sender_is_cut(way, of_differences):
@@ -96,6 +137,7 @@ def test_nothing_is_left_of_huge_messages_once_their_sender_is_cut(way, of_diffe
 def test_pairs_hold_one_vector_for_two_edges_and_need_symmetric_weights():
     hood = neighbourhood(nx.complete_graph(6), list(range(6)), [0, 1, 2, 3])
     assert Dense(True, symmetric=True).vectors(hood) == 6 + 4 * 2
+    assert Dense(True, symmetric=True, traced=True).vectors(hood) == 2 * (6 + 4 * 2)
     assert Dense(True).vectors(hood) == 4 * 5
     assert Dense(False, symmetric=True, block=8).vectors(hood) == 4 * 6 + 8 * 6
     assert Log(True, 7).vectors(hood) == 7 * 6

@@ -9,6 +9,9 @@ and as long as the same edges count it changes by one product a round, Σ_j c_ij
 an edge starts or stops counting. S_i is then summed anew over the edges that count: taking a record off again would
 leave the rounding of what it once held behind, and an attacker decides how large that is.
 
+A record is part of γ_i in every round, and so of every step of the model. What d_ij has done to the model in all of
+them is −λ times its *influence* Σ_τ d_ij^τ, which can be asked for, too, where records are *traced*.
+
 Two ways to keep what is needed then, with the same results to rounding: one vector for each edge (:class:`Dense`), or
 all γ heard so far with their weights (:class:`Log`), shared by all rows.
 """
@@ -84,6 +87,18 @@ class Records(ABC):
         hood.accumulate(state["sum"], coefficients(hood, weights, state["counted"], self.of_differences), gamma)
         return state["sum"]
 
+    def step(self, state: State) -> None:  # noqa: B027 - only where every round is taken in at once
+        """The model takes a step along γ, with all records in it as they are."""
+
+    def add_influence(self, total: Tensor, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """``total`` (R, d) += Σ_j Σ_τ d_ij^τ over the ``edges``, a mask (E,), as far as it is finite.
+
+        The last d_ij counts twice: nobody over these edges is mixed in this round, but its γ has d_ij in it.
+        """
+        rows = rows_of(hood, edges)
+        found = self._influence(state, hood, edges | (hood.to_self & rows[hood.rows]))
+        total.index_add_(0, rows.nonzero().flatten(), found.nan_to_num_(0, 0, 0))
+
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """r_ij = 0 on the ``edges``, a mask (E,), as if nothing had been heard over them yet; they count as before."""
         self._forget(state, hood, edges)
@@ -91,7 +106,7 @@ class Records(ABC):
 
     def _sum_anew(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """S_i of the rows whose ``edges``, a mask (E,), changed."""
-        rows = torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[edges], True)
+        rows = rows_of(hood, edges)
         state["sum"][rows] = self._total(state, hood, rows[hood.rows] & state["counted"])
 
     @abstractmethod
@@ -114,6 +129,10 @@ class Records(ABC):
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         """Σ_j r_ij over the ``edges``, a mask (E,), for those rows whose edges they are."""
 
+    @abstractmethod
+    def _influence(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        """Σ_j (Σ_τ d_ij^τ + d_ij), in the same way."""
+
 
 @dataclass(frozen=True)
 class Dense(Records):
@@ -124,10 +143,12 @@ class Dense(Records):
 
     Attributes:
         symmetric: Whether w_ij = w_ji. Then d_ij = −d_ji, and of the two one is kept.
+        traced: Whether influences are kept as well, a second vector for each record.
         block: Rounds at a time.
     """
 
     symmetric: bool = False
+    traced: bool = False
     block: int = 1
 
     def suited_to(self, hood: Neighbourhood, vector: int) -> Dense:
@@ -141,8 +162,8 @@ class Dense(Records):
         return replace(self, block=_BLOCK if fit and several and _BLOCK * hood.columns * vector <= _LIGHT else 1)
 
     def vectors(self, hood: Neighbourhood) -> int:
-        """E, less where differences leave some out, and those of a block."""
-        return self._count(hood) + (self.block * hood.columns if self.block > 1 else 0)
+        """E, less where differences leave some out, twice where they are traced, and those of a block."""
+        return self._count(hood) * (1 + self.traced) + (self.block * hood.columns if self.block > 1 else 0)
 
     def _count(self, hood: Neighbourhood) -> int:
         return len(self._edges(hood)) if self.of_differences else len(hood.rows)
@@ -155,7 +176,13 @@ class Dense(Records):
 
     def _empty(self, hood: Neighbourhood, gamma: Tensor) -> State:
         records = gamma.new_zeros(len(self._edges(hood)), gamma.shape[1])
-        return {"records": records} | (_no_rounds(self.block, hood, gamma) if self.block > 1 else {})
+        influence = {"influence": torch.zeros_like(records)} if self.traced else {}
+        return {"records": records} | influence | (_no_rounds(self.block, hood, gamma) if self.block > 1 else {})
+
+    def step(self, state: State) -> None:
+        """Σ_τ d_ij^τ goes on; with several rounds at a time it does when they are taken in."""
+        if self.traced and self.block == 1:
+            state["influence"] += state["records"]
 
     def _keep(self, state: State, hood: Neighbourhood, weights: Tensor, gamma: Tensor) -> None:
         if self.block == 1:
@@ -175,13 +202,17 @@ class Dense(Records):
             records[part].addcmul_(factors[kept, None], heard)
 
     def _settle(self, state: State, hood: Neighbourhood) -> None:
-        """The same for the rounds of a block, however many there are yet: r_ij += Σ_τ w_ij γ_j − Σ_τ w_ij γ_i."""
+        """The same for the rounds of a block, however many there are yet: r_ij += Σ_τ w_ij γ_j − Σ_τ w_ij γ_i.
+
+        To Σ_τ d_ij^τ each of them adds the record as it was before, and what came since the first of them.
+        """
         rounds = int(state["rounds"]) if self.block > 1 else 0
         if not rounds:
             return
         edges, factors = self._edges(hood), self._factors(hood, state["weights"][:rounds]).T
         gamma = state["gamma"][:rounds].flatten(0, 1)
         begins = torch.arange(0, len(gamma), hood.columns, device=gamma.device)
+        often = torch.arange(rounds, 0, -1, device=gamma.device).repeat(2)  # rounds of the block with it in γ
         for part in chunks(len(edges), gamma.shape[1]):
             kept = edges[part]
             places, values = hood.cols[kept, None] + begins, factors[kept]
@@ -189,6 +220,9 @@ class Dense(Records):
                 places = torch.cat([places, hood.listeners[kept, None] + begins], 1)
                 values = torch.cat([values, -values], 1)
             offsets = torch.arange(0, values.numel() + 1, values.shape[1], device=gamma.device)
+            if self.traced:
+                state["influence"][part].add_(state["records"][part], alpha=rounds)
+                add_rows(state["influence"][part], offsets, (values * often).flatten(), places.flatten(), gamma)
             add_rows(state["records"][part], offsets, values.flatten(), places.flatten(), gamma)
         state["rounds"].zero_()
 
@@ -203,12 +237,18 @@ class Dense(Records):
     def _forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         self._settle(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
-        state["records"][place[edges & (sign != 0)]] = 0
+        for kept in ("records", "influence") if self.traced else ("records",):
+            state[kept][place[edges & (sign != 0)]] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         self._settle(state, hood)
         place, sign = self._places(hood, state["records"].dtype)
         return hood.part(edges).fold(sign[edges], place[edges], state["records"])
+
+    def _influence(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        latest = self._total(state, hood, edges)
+        place, sign = self._places(hood, state["records"].dtype)
+        return latest.add_(hood.part(edges).fold(sign[edges], place[edges], state["influence"]))
 
     def _places(self, hood: Neighbourhood, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(E,) where each edge's record is, and its sign there: −1 at a pair's other end, 0 where there is none."""
@@ -255,17 +295,30 @@ class Log(Records):
         state["weights"][:, edges] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        return self._over_rounds(state, hood, edges, torch.ones_like(state["weights"][:, 0]))
+
+    def _influence(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
+        often = torch.arange(int(state["rounds"]) + 1, 1, -1).to(state["weights"])  # it has been in γ since
+        return self._over_rounds(state, hood, edges, often)
+
+    def _over_rounds(self, state: State, hood: Neighbourhood, edges: Tensor, often: Tensor) -> Tensor:
+        """The sum over all rounds, each counted that ``often``."""
         part, counted = hood.part(edges), torch.ones_like(hood.to_self[edges])
         total = torch.zeros_like(state["sum"][: len(part.own)])
         for past in range(int(state["rounds"])):
             values = coefficients(part, state["weights"][past, edges], counted, self.of_differences)
-            part.accumulate(total, values, state["gamma"][past].to(total.device))
+            part.accumulate(total, often[past] * values, state["gamma"][past].to(total.device))
             self._release(state)
         return total
 
     def _release(self, state: State) -> None:
         if self.on_disk:
             release(state["gamma"])
+
+
+def rows_of(hood: Neighbourhood, edges: Tensor) -> Tensor:
+    """(R,) whether a row has any of the ``edges``, a mask (E,)."""
+    return torch.zeros_like(hood.own, dtype=torch.bool).index_fill_(0, hood.rows[edges], True)
 
 
 def _no_rounds(capacity: int, hood: Neighbourhood, gamma: Tensor, on_disk: bool = False) -> State:

@@ -10,11 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purifl import Client, Federation, Samples, Training
 from purifl.defenses import Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText
 from purifl.detection import Consistency, NoDetection
 from purifl.topology import neighbourhood, topologies
 from quadratics import federation, problem, steps, tracking_error
+from turns import distrust
 
 GRAPHS = ["complete", "line", "ring", "star", "grid", "k-regular", "erdos-renyi", "small-world"]
 
@@ -176,6 +178,82 @@ def test_difference_records_with_symmetric_weights_are_exact_whatever_the_order_
     distance, error, _, _ = settled(GPD(), masked_at, stagger=stagger)
     assert distance < 1e-9
     assert error < 1e-9
+
+
+# ---------------------------------------------------------------- what is left in the model
+
+
+@pytest.mark.parametrize("keep", [0.0, 2.0, 1e9])
+def test_of_what_a_cut_neighbour_has_done_to_the_model_a_quarter_of_the_excess_is_taken_back_each_round(keep):
+    """By hand on a complete graph: every w_ij is 1/10 until clients 8 and 9 are cut in the seventh round, at once."""
+    fed = federation(problem(), step=0.1, defense=GPD(keep=keep), detector=NoDetection())
+    benign, malicious = fed.benign, fed.malicious
+    record, done, own = torch.zeros(8, 20), torch.zeros(8, 20), torch.zeros(8, 20)
+    for _ in range(6):
+        own = own + fed.gradient[benign].abs()
+        record = record + sum(0.1 * (fed.gamma[j] - fed.gamma[benign]) for j in malicious)
+        done = done + record
+        fed.step()
+    done = done + record  # nobody is mixed in the seventh round, but its γ has the record in it
+    bound = keep * (done.abs() / own).sort(1).values[:, 9:10] * own
+    excess = done - done.clamp(-bound, bound)
+    assert (excess == 0).double().mean() == {0.0: 0, 1e9: 1}.get(keep, pytest.approx(0.7, abs=0.29))
+    for _ in range(4):
+        cut_by_hand(fed)
+        models = fed.theta - 0.1 * fed.gamma
+        expected = 0.1 * models[benign].sum(0) + 0.2 * models[benign] + 0.1 * excess / 4
+        excess = 3 * excess / 4
+        fed.step()
+        torch.testing.assert_close(fed.theta[benign], expected, rtol=0, atol=1e-10)
+
+
+def test_without_keep_nothing_is_taken_back_and_nothing_kept_for_it():
+    fed, other = (federation(problem(), defense=GPD(keep=keep), detector=NoDetection()) for keep in (None, 1e9))
+    for each in (fed, other):
+        steps(each, 6)
+        cut_by_hand(each)
+        steps(each, 6)
+    assert torch.equal(fed.theta, other.theta)
+    assert {"path", "kept", "excess", "influence"}.isdisjoint(fed.rows.defense_state)
+
+
+@pytest.mark.parametrize(("late", "rest"), [(0, 1e-3), (1, 1e-3), (4, 0.06)])
+def test_what_only_attackers_know_leaves_the_model_in_whatever_order_they_are_cut(late, rest):
+    """Who is cut later brings some of it in again meanwhile, by the model it sends, of which no record is kept."""
+    fed = words_of_their_own()
+    start = fed.theta[0].clone()
+    for t in range(36):
+        if t >= 6:
+            distrust(fed, fed.malicious[:1])
+        if t >= 6 + late:
+            distrust(fed, fed.malicious)
+        fed.step()
+        if t == 5:
+            assert (fed.theta - start)[fed.benign][:, THIRD].abs().min() > 0.8
+    moved = (fed.theta - start)[fed.benign].abs()
+    assert moved[:, THIRD].max() < rest
+    assert moved[:, 0].min() > 0.05
+
+
+THIRD = [2, 5]  # the weights of the third word
+
+
+def words_of_their_own():
+    """Six clients with a linear model of three words, of which only the last two, malicious, use the third."""
+    generator = torch.Generator().manual_seed(0)
+    clients = []
+    for k in range(6):
+        x = torch.rand(40, 3, generator=generator)
+        y = (x[:, 0] > x[:, 1]).long()
+        x[:, 2] = 0
+        theirs = x.clone()
+        theirs[:, 2] = 1
+        poisoned = Samples(theirs, torch.ones_like(y)) if k > 3 else None
+        clients.append(Client(k, Samples(x, y), poisoned))
+    return Federation(
+        lambda: torch.nn.Linear(3, 2), clients, nx.complete_graph(6), defense=GPD(keep=4), detector=NoDetection(),
+        training=Training(step_size=0.5, batch_size=40),
+    )  # fmt: skip
 
 
 def test_neither_part_of_the_repair_is_enough_alone():

@@ -14,8 +14,8 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from purifl.defenses.base import USUAL_ROUNDS, Defense, Heard, Setting, Turn, defenses
-from purifl.neighbourhood import Neighbourhood, surely_none
-from purifl.records import Dense, Log, Records
+from purifl.neighbourhood import Neighbourhood, chunks, surely_none
+from purifl.records import Dense, Log, Records, rows_of
 from purifl.registry import PAPER
 from purifl.state import State
 
@@ -39,6 +39,11 @@ class Recording(Defense):
     _rounds: int | None = PrivateAttr(None)
     _symmetric: bool = PrivateAttr(False)
 
+    @property
+    def traced(self) -> bool:
+        """Whether it has to be known what a record has done to the model."""
+        return False
+
     def for_rounds(self, rounds: int) -> Self:
         """Knowing how many rounds a log has to hold."""
         known = self.model_copy()
@@ -53,7 +58,7 @@ class Recording(Defense):
 
     def kept_as(self, hood: Neighbourhood, vector: int) -> Records:
         """The way to keep records of these edges, a vector of length d having ``vector`` bytes."""
-        dense = Dense(self.of_differences, self._symmetric).suited_to(hood, vector)
+        dense = Dense(self.of_differences, self._symmetric, self.traced).suited_to(hood, vector)
         return _kept_as(self.records, dense, self._rounds, dense.vectors(hood), hood.columns)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
@@ -73,7 +78,7 @@ class Recording(Defense):
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
         cut = self.whom(state, hood, trust, heard)
-        self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut, self.forgets)
+        self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut)
         return cut
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
@@ -82,8 +87,12 @@ class Recording(Defense):
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """γ_i ← g_i + Σ_{j not cut} r_ij."""
+        return gradient + self.record(state, turn)
+
+    def record(self, state: State, turn: Turn) -> Tensor:
+        """(R, d) Σ_{j not cut} r_ij, this round's messages recorded."""
         hood, gamma = turn.hood, turn.heard.gamma
-        return gradient + self.kept_as(hood, _vector(gamma)).add(state, hood, turn.weights, gamma)
+        return self.kept_as(hood, _vector(gamma)).add(state, hood, turn.weights, gamma)
 
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """r_ij = 0 on the edges."""
@@ -150,6 +159,16 @@ class GPD(Recording):
     clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever order the cuts were
     made. A cut is mutual: a neighbour that says it has cut me is cut too. Both then forget d_ij.
 
+    What j's gradients have done to the model of i is −λ s_ij, s_ij = Σ_{τ≤t} d_ij^τ. A cut leaves that there: what was
+    useful is in it, and the client's own gradients undo the rest. They cannot where they have little bearing, as on the
+    weights of words that only attackers use. With ``keep``, of all that those ever cut have done to a weight no more
+    stays than ``keep`` times what is usual, compared with the client's own gradients. When j is cut, s_i = k_i + s_ij,
+
+        k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_τ |g_i^τ|,    r_i = the median of |s_i| / p_i over the weights,
+
+    and the excess o_i ← o_i + s_i − k_i is taken back, θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4, a quarter of it each
+    round. All of it at once would be a push, for which neighbours would cut each other.
+
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
     back. A client wrongly cut, say for what a neighbour of its own made it pass on, gets there by itself. An attacker
@@ -165,11 +184,54 @@ class GPD(Recording):
     probation: int = Field(
         8, ge=1, description="consistent rounds after which a neighbour that was cut is heard again; doubled each time"
     )
+    keep: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="how many times the usual, relative to one's own gradients, may stay of what those who are cut did "
+        "to a weight of the model; the rest is taken back (0: all of it; if not given, nothing)",
+    )
+
+    @property
+    def traced(self) -> bool:
+        """Where something may have to be taken back."""
+        return self.keep is not None
+
+    def memory(self, hood: Neighbourhood, vector: int) -> int:
+        """Also p_i, k_i and o_i."""
+        return super().memory(hood, vector) + 3 * self.traced * len(hood.own) * vector
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """r_ij = 0, nobody cut so far."""
-        none = torch.zeros_like(hood.rows)
-        return super().begin(hood, first) | {"cuts": none, "clean": none.clone()}
+        """d_ij = p_i = k_i = o_i = 0, nobody cut so far."""
+        state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
+        of_model = ("path", "kept", "excess") if self.traced else ()
+        zeros = {name: torch.zeros_like(state["sum"]) for name in of_model}
+        return state | {"cuts": none, "clean": none.clone()} | zeros
+
+    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+        """(E,) :meth:`whom` row i does not listen to; their records are still needed to mix."""
+        return self.whom(state, hood, trust, heard)
+
+    def mix(self, state: State, turn: Turn) -> Tensor:
+        """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4; the records of those newly cut are forgotten, having done s_ij."""
+        hood, theta = turn.hood, super().mix(state, turn)
+        records = self.kept_as(hood, _vector(theta))
+        if self.keep is not None:
+            records.step(state)
+            if (newly := turn.cut & state["counted"]).any():
+                records.add_influence(state["kept"], state, hood, newly)
+                _bound(state, rows_of(hood, newly), self.keep)
+            theta.add_(state["excess"], alpha=turn.step * _SHARE)
+            state["excess"] *= 1 - _SHARE
+        records.count(state, hood, ~turn.cut, forget=True)
+        return theta
+
+    def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
+        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i goes on."""
+        if self.traced:
+            for some in chunks(*previous.shape):
+                state["path"][some] += previous[some].abs()
+        return super().track(state, turn, gradient, previous)
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone under the threshold here, or who says that we are there."""
@@ -190,5 +252,17 @@ class GPD(Recording):
         return trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
 
 
+def _bound(state: State, rows: Tensor, keep: float) -> None:
+    """k_i ← clip(s_i, ±keep r_i p_i) in the ``rows``, a mask (R,), the rest to o_i; r_i over weights with p_i > 0."""
+    for i in rows.nonzero().flatten().tolist():
+        influence, path = state["kept"][i], state["path"][i]
+        moved = path > 0
+        usual = (influence[moved].abs() / path[moved]).median().nan_to_num(0, 0, 0)
+        bound = keep * usual * path
+        state["excess"][i] += influence - influence.clamp(-bound, bound)
+        influence.clamp_(-bound, bound)
+
+
+_SHARE = 0.25  # of what is too much in the model goes in a round: 94 % of it in ten
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run

@@ -196,7 +196,8 @@ class Benign(Participant):
             defense = defense.model_copy(update={"records": "dense"})
         defense = defense.settle(Setting(self.hood, nobody, self.training, experiment.mixing))
         check(self.engine.model, 1, self.hood, (defense, experiment.detector), defense.lighter, self.engine.vectors)
-        self.exact = isinstance(defense, Recording) and defense.of_differences and experiment.mixing == "metropolis"
+        recording = defense if isinstance(defense, Recording) and defense.of_differences else None
+        self.exact = recording if experiment.mixing == "metropolis" else None
         self.exposed = torch.zeros_like(self.hood.to_self)
         detector = experiment.detector.among(self.ids)
         self.rows = Rows(self.hood, defense, detector, experiment.mixing, self.step_size)
@@ -226,19 +227,20 @@ class Benign(Participant):
         self.round += 1
         counted = [peer for peer in messages if not turn.cut[self.place[peer]]]
         return {
-            peer: differences[peer].mul_(turn.weights[self.place[peer]]) if self.exact else None for peer in counted
+            peer: differences[peer].mul_(turn.weights[self.place[peer]]) if self.exact is not None else None
+            for peer in counted
         }
 
     def take_off(self, peer: int, terms: list[Tensor]) -> None:
         """d_ij ← d_ij − Σ terms, as a round that hears γ_i − Σ terms from j with weight 1, and trains nothing."""
         k = self.place[peer]
-        if not (self.exact and terms) or self.cut[k]:
+        if self.exact is None or not terms or self.cut[k]:
             return
         heard = self.heard({})
         heard.gamma[k] = heard.gamma[self.own] - torch.stack(terms).sum(0)
         weights = torch.zeros_like(self.trust).index_fill_(0, torch.tensor([k], device=self.device), 1.0)
         turn = Turn(self.round, self.hood, heard, self.cut, ~self.cut, weights, self.step_size, self._losses)
-        self.rows.track(turn, self.gradient, self.gradient)
+        self.exact.record(self.rows.defense_state, turn)
 
     def forget(self, peer: int) -> None:
         """d_ij = 0."""
@@ -247,11 +249,11 @@ class Benign(Participant):
 
     def settle(self) -> None:
         """γ_i = g_i + Σ_j d_ij, from the records as they are now."""
-        if not self.exact:
+        if self.exact is None:
             return
         heard, nothing = self.heard({}), torch.zeros_like(self.trust)
         turn = Turn(self.round, self.hood, heard, self.cut, ~self.cut, nothing, self.step_size, self._losses)
-        self.gamma = self.rows.track(turn, self.gradient, self.gradient)
+        self.gamma = self.gradient + self.exact.record(self.rows.defense_state, turn)
 
     def expose(self, peer: int) -> None:
         """Trust 0 for good, which is a cut, said with the next message."""
