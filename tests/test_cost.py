@@ -79,7 +79,7 @@ def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
     assert kept.count((2, D)) == 1
 
 
-def test_to_know_what_was_done_to_the_model_costs_as_much_again():
+def test_to_know_what_was_done_to_the_model_costs_as_much_again_or_two_products_more():
     def cut(fed):
         fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
 

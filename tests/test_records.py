@@ -81,15 +81,13 @@ def test_every_way_gives_the_sums_of_the_loop(way, of_differences, n, density, s
 @given(way=st.sampled_from(list(WAYS)), rounds=st.integers(0, ROUNDS), seed=st.integers(0, 9999))
 @settings(max_examples=60, deadline=None)
 def test_the_influence_of_a_record_is_its_sum_over_all_model_steps(way, rounds, seed):
-    """Step by step: s_ij += d_ij, the step of this round, which still has d_ij in it, included."""
+    """Step by step: s_ij += d_ij after each round, and once more for the next, whose γ still has d_ij in it."""
     rng = np.random.default_rng(seed)
     hood = neighbourhood(nx.gnp_random_graph(6, 0.7, seed=seed), list(range(6)), [0, 1, 3, 4])
     records, ends = WAYS[way](True), list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
     state = records.begin(hood, torch.zeros(6, 5, dtype=torch.float64))
     d, influence = np.zeros((2, len(ends), 5))
     for round_ in range(rounds + 1):
-        records.step(state)
-        influence += d
         asked = (rng.random(len(ends)) < 0.5) & ~hood.to_self.numpy()
         expected = np.zeros((4, 5))
         for e, (i, _) in enumerate(ends):
@@ -106,6 +104,8 @@ def test_the_influence_of_a_record_is_its_sum_over_all_model_steps(way, rounds, 
         records.add(state, hood, torch.tensor(weights), torch.tensor(gamma))
         for e, (i, j) in enumerate(ends):
             d[e] += weights[e] * (gamma[j] - gamma[int(hood.own_cols[i])])
+        records.trace(state)
+        influence += d
         back = [e for e, end in enumerate(ends) if end == ends[gone] or _opposite(hood, ends, gone) == e]
         records.forget(state, hood, torch.isin(torch.arange(len(ends)), torch.tensor(back)))
         d[back] = influence[back] = 0

@@ -211,14 +211,15 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tiny, tmp_path, defense, ro
 
 
 @pytest.mark.parametrize("records", ["dense", "log", "disk"])
-@pytest.mark.parametrize("defense", GPDS)
+@pytest.mark.parametrize("defense", [*({"name": name} for name in GPDS), {"name": "gpd", "keep": 1}], ids=str)
 def test_however_records_are_kept_a_run_resumes_to_the_same_bits(tiny, tmp_path, defense, records):
-    experiment = Experiment.parse(tiny(defense={"name": defense, "threshold": 0.9, "records": records}))
+    experiment = Experiment.parse(tiny(defense={**defense, "threshold": 0.9, "records": records}))
     run(experiment, tmp_path / "straight")
     first = rows(tmp_path / "straight", "events.jsonl")[0]["round"]
-    folder = interrupted(experiment, tmp_path / "stopped", first - 1)  # what was recorded before is needed after
-    resume(folder)
-    assert_same_run(tmp_path / "straight", folder)
+    for stop in (first - 1, first + 1) if "keep" in defense else (first - 1,):  # what was recorded is needed after it
+        folder = interrupted(experiment, tmp_path / str(stop), stop)
+        resume(folder)
+        assert_same_run(tmp_path / "straight", folder)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ and as long as the same edges count it changes by one product a round, Σ_j c_ij
 an edge starts or stops counting. S_i is then summed anew over the edges that count: taking a record off again would
 leave the rounding of what it once held behind, and an attacker decides how large that is.
 
-A record is part of γ_i in every round, and so of every step of the model. What d_ij has done to the model in all of
-them is −λ times its *influence* Σ_τ d_ij^τ, which can be asked for, too, where records are *traced*.
+A step of the model mixes w_ij γ_j in and has the record in γ_i, together d_ij as it is after the round. What j has done
+to the model in all rounds is −λ times the *influence* Σ_τ d_ij^τ, which can be asked for where records are *traced*.
 
 Two ways to keep what is needed then, with the same results to rounding: one vector for each edge (:class:`Dense`), or
 all γ heard so far with their weights (:class:`Log`), shared by all rows.
@@ -87,13 +87,13 @@ class Records(ABC):
         hood.accumulate(state["sum"], coefficients(hood, weights, state["counted"], self.of_differences), gamma)
         return state["sum"]
 
-    def step(self, state: State) -> None:  # noqa: B027 - only where every round is taken in at once
-        """The model takes a step along γ, with all records in it as they are."""
+    def trace(self, state: State) -> None:  # noqa: B027 - only where every round is taken in at once
+        """Σ_τ d_ij^τ goes on, after a round."""
 
     def add_influence(self, total: Tensor, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """``total`` (R, d) += Σ_j Σ_τ d_ij^τ over the ``edges``, a mask (E,), as far as it is finite.
 
-        The last d_ij counts twice: nobody over these edges is mixed in this round, but its γ has d_ij in it.
+        The last d_ij counts twice: over these edges nothing is mixed in this round, but γ_i still has d_ij in it.
         """
         rows = rows_of(hood, edges)
         found = self._influence(state, hood, edges | (hood.to_self & rows[hood.rows]))
@@ -179,8 +179,8 @@ class Dense(Records):
         influence = {"influence": torch.zeros_like(records)} if self.traced else {}
         return {"records": records} | influence | (_no_rounds(self.block, hood, gamma) if self.block > 1 else {})
 
-    def step(self, state: State) -> None:
-        """Σ_τ d_ij^τ goes on; with several rounds at a time it does when they are taken in."""
+    def trace(self, state: State) -> None:
+        """With several rounds at a time influences go on when these are taken in."""
         if self.traced and self.block == 1:
             state["influence"] += state["records"]
 
@@ -212,7 +212,6 @@ class Dense(Records):
         edges, factors = self._edges(hood), self._factors(hood, state["weights"][:rounds]).T
         gamma = state["gamma"][:rounds].flatten(0, 1)
         begins = torch.arange(0, len(gamma), hood.columns, device=gamma.device)
-        often = torch.arange(rounds, 0, -1, device=gamma.device).repeat(2)  # rounds of the block with it in γ
         for part in chunks(len(edges), gamma.shape[1]):
             kept = edges[part]
             places, values = hood.cols[kept, None] + begins, factors[kept]
@@ -221,6 +220,7 @@ class Dense(Records):
                 values = torch.cat([values, -values], 1)
             offsets = torch.arange(0, values.numel() + 1, values.shape[1], device=gamma.device)
             if self.traced:
+                often = torch.arange(rounds, 0, -1, device=gamma.device).repeat(2)  # rounds of the block with it in γ
                 state["influence"][part].add_(state["records"][part], alpha=rounds)
                 add_rows(state["influence"][part], offsets, (values * often).flatten(), places.flatten(), gamma)
             add_rows(state["records"][part], offsets, values.flatten(), places.flatten(), gamma)
@@ -295,19 +295,20 @@ class Log(Records):
         state["weights"][:, edges] = 0
 
     def _total(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
-        return self._over_rounds(state, hood, edges, torch.ones_like(state["weights"][:, 0]))
+        return self._over_rounds(state, hood, edges)
 
     def _influence(self, state: State, hood: Neighbourhood, edges: Tensor) -> Tensor:
         often = torch.arange(int(state["rounds"]) + 1, 1, -1).to(state["weights"])  # it has been in γ since
         return self._over_rounds(state, hood, edges, often)
 
-    def _over_rounds(self, state: State, hood: Neighbourhood, edges: Tensor, often: Tensor) -> Tensor:
-        """The sum over all rounds, each counted that ``often``."""
+    def _over_rounds(self, state: State, hood: Neighbourhood, edges: Tensor, often: Tensor | None = None) -> Tensor:
+        """The sum over all rounds, each counted that ``often``, or once."""
         part, counted = hood.part(edges), torch.ones_like(hood.to_self[edges])
         total = torch.zeros_like(state["sum"][: len(part.own)])
         for past in range(int(state["rounds"])):
             values = coefficients(part, state["weights"][past, edges], counted, self.of_differences)
-            part.accumulate(total, often[past] * values, state["gamma"][past].to(total.device))
+            values = values if often is None else often[past] * values
+            part.accumulate(total, values, state["gamma"][past].to(total.device))
             self._release(state)
         return total
 

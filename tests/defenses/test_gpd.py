@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from purifl import Client, Federation, Samples, Training
 from purifl.defenses import Heard, Turn, defenses
-from purifl.defenses.gpd import GPD, GPDPaper, GPDText
+from purifl.defenses.gpd import GPD, GPDPaper, GPDText, _bound
 from purifl.detection import Consistency, NoDetection
 from purifl.topology import neighbourhood, topologies
 from quadratics import federation, problem, steps, tracking_error
@@ -184,27 +184,74 @@ def test_difference_records_with_symmetric_weights_are_exact_whatever_the_order_
 
 
 @pytest.mark.parametrize("keep", [0.0, 2.0, 1e9])
-def test_of_what_a_cut_neighbour_has_done_to_the_model_a_quarter_of_the_excess_is_taken_back_each_round(keep):
-    """By hand on a complete graph: every w_ij is 1/10 until clients 8 and 9 are cut in the seventh round, at once."""
+def test_of_what_those_who_are_cut_have_done_to_the_model_a_quarter_of_the_excess_is_taken_back_each_round(keep):
+    """By hand on a complete graph, where every w_ij is 1/10: client 8 is cut in the seventh round, 9 in the tenth."""
     fed = federation(problem(), step=0.1, defense=GPD(keep=keep), detector=NoDetection())
-    benign, malicious = fed.benign, fed.malicious
-    record, done, own = torch.zeros(8, 20), torch.zeros(8, 20), torch.zeros(8, 20)
-    for _ in range(6):
-        own = own + fed.gradient[benign].abs()
-        record = record + sum(0.1 * (fed.gamma[j] - fed.gamma[benign]) for j in malicious)
-        done = done + record
-        fed.step()
-    done = done + record  # nobody is mixed in the seventh round, but its γ has the record in it
-    bound = keep * (done.abs() / own).sort(1).values[:, 9:10] * own
-    excess = done - done.clamp(-bound, bound)
-    assert (excess == 0).double().mean() == {0.0: 0, 1e9: 1}.get(keep, pytest.approx(0.7, abs=0.29))
-    for _ in range(4):
-        cut_by_hand(fed)
+    benign, heard = fed.benign, list(fed.malicious)
+    record, done = ({j: torch.zeros(8, 20) for j in heard} for _ in range(2))
+    own, kept, excess = torch.zeros(3, 8, 20)
+    for round_ in range(14):
+        for j in {6: [8], 9: [9]}.get(round_, []):
+            heard.remove(j)
+            left = kept + done[j] + record[j]  # j is not mixed in this round, but its γ has the record in it
+            bound = keep * (left.abs() / own).sort(1).values[:, 9:10] * own
+            kept = left.clamp(-bound, bound)
+            excess = excess + left - kept
+            assert ((left != kept).double().mean() > 0.02) == (keep < 1e9)
+        distrust(fed, [j for j in fed.malicious if j not in heard])
         models = fed.theta - 0.1 * fed.gamma
-        expected = 0.1 * models[benign].sum(0) + 0.2 * models[benign] + 0.1 * excess / 4
-        excess = 3 * excess / 4
+        gone = 0.1 * (2 - len(heard)) * models[benign]
+        expected = 0.1 * models[benign + heard].sum(0) + gone + 0.1 * excess / 4
+        own, excess = own + fed.gradient[benign].abs(), 3 * excess / 4
+        for j in heard:
+            record[j] = record[j] + 0.1 * (fed.gamma[j] - fed.gamma[benign])
+            done[j] = done[j] + record[j]
         fed.step()
         torch.testing.assert_close(fed.theta[benign], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("records", ["log", "disk"])
+def test_the_same_is_taken_back_however_records_are_kept(records):
+    feds = [
+        federation(problem(), defense=GPD(keep=1, records=way, probation=2).for_rounds(30), detector=NoDetection())
+        for way in ("dense", records)
+    ]
+    for fed in feds:
+        for t in range(30):
+            distrust(fed, fed.malicious[: (t > 4) + (t > 8)])
+            fed.step()
+        assert fed.rows.defense_state["kept"].abs().max() > 0.01
+    torch.testing.assert_close(feds[0].theta, feds[1].theta, rtol=0, atol=1e-10)
+
+
+def test_an_edge_that_begins_anew_leaves_behind_what_a_cut_would():
+    """A peer whose neighbour says that their record is empty forgets it, and does not forget what it did."""
+    fed, other = words_of_their_own(), words_of_their_own()
+    edges = fed.hood.to_others & torch.isin(fed.hood.cols, torch.tensor(fed.malicious))
+    for each in (fed, other):
+        steps(each, 6)
+    fed.defense.forget(fed.rows.defense_state, fed.hood, edges)
+    for each in (fed, other):
+        distrust(each, each.malicious)
+        steps(each, 1)
+    for name in ("kept", "excess"):
+        assert fed.rows.defense_state[name].abs().max() > 0.01
+        torch.testing.assert_close(fed.rows.defense_state[name], other.rows.defense_state[name])
+    fed.defense.restart(fed.rows.defense_state, fed.hood)
+    for name in ("sum", "influence", "path", "kept", "excess"):
+        assert not fed.rows.defense_state[name].any()
+
+
+@pytest.mark.parametrize("keep", [0.0, 4.0, 1e39])
+def test_what_is_bounded_is_finite_whatever_ones_own_gradients_were(keep):
+    """Of s = 2 at every weight: nothing stays where p = 0, and r is over the others, 2 / 1."""
+    paths = torch.tensor([[0.0, 0, 1, 1, 4], [0, 0, 0, 0, 0], [1, 1, 1, 1, torch.nan], [1, 1, 1, 1, torch.inf]])
+    state = {"path": paths, "kept": torch.full((4, 5), 2.0), "excess": torch.zeros(4, 5)}
+    _bound(state, torch.tensor([True, True, True, True]), keep)
+    assert state["kept"].isfinite().all()
+    assert torch.equal(state["kept"] + state["excess"], torch.full((4, 5), 2.0))
+    assert torch.equal(state["kept"][0], torch.tensor([0.0, 0, 2, 2, 2]) * (keep > 0))
+    assert not state["kept"][1].any()
 
 
 def test_without_keep_nothing_is_taken_back_and_nothing_kept_for_it():
@@ -215,6 +262,7 @@ def test_without_keep_nothing_is_taken_back_and_nothing_kept_for_it():
         steps(each, 6)
     assert torch.equal(fed.theta, other.theta)
     assert {"path", "kept", "excess", "influence"}.isdisjoint(fed.rows.defense_state)
+    assert "keep" not in GPD().model_dump()  # so that a run of before there was keep is still the same run
 
 
 @pytest.mark.parametrize(("late", "rest"), [(0, 1e-3), (1, 1e-3), (4, 0.06)])

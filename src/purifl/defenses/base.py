@@ -181,6 +181,10 @@ class Defense(Component):
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """Both ends of the ``edges``, a mask (E,), begin anew: nothing that came over them is remembered."""
 
+    def restart(self, state: State, hood: Neighbourhood) -> None:
+        """The rows go on with other models, in which nothing that was heard before has a part."""
+        self.forget(state, hood, hood.to_others)
+
     def local_rule(self) -> LocalRule | None:
         """How benign clients train, where it is not plain SGD."""
         return None

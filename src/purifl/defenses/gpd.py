@@ -78,7 +78,7 @@ class Recording(Defense):
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
         cut = self.whom(state, hood, trust, heard)
-        self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut)
+        self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut, self.forgets)
         return cut
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
@@ -159,15 +159,15 @@ class GPD(Recording):
     clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever order the cuts were
     made. A cut is mutual: a neighbour that says it has cut me is cut too. Both then forget d_ij.
 
-    What j's gradients have done to the model of i is −λ s_ij, s_ij = Σ_{τ≤t} d_ij^τ. A cut leaves that there: what was
-    useful is in it, and the client's own gradients undo the rest. They cannot where they have little bearing, as on the
-    weights of words that only attackers use. With ``keep``, of all that those ever cut have done to a weight no more
-    stays than ``keep`` times what is usual, compared with the client's own gradients. When j is cut, s_i = k_i + s_ij,
+    In round τ the model of i moves by −λ d_ij^τ for what j has sent until then, in all of them by −λ s_ij with
+    s_ij = Σ_{τ≤t} d_ij^τ. A cut leaves that there: what was useful is in it, and the client's own gradients undo the
+    rest. They cannot where they have little bearing, as on the weights of words that only attackers use. With ``keep``
+    there is a bound to what all who were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
 
-        k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_τ |g_i^τ|,    r_i = the median of |s_i| / p_i over the weights,
+        k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_{τ<t} |g_i^τ|,    r_i = median of |s_i| / p_i where p_i > 0
 
-    and the excess o_i ← o_i + s_i − k_i is taken back, θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4, a quarter of it each
-    round. All of it at once would be a push, for which neighbours would cut each other.
+    Where p_i = 0, nothing stays. The excess o_i ← o_i + s_i − k_i is taken back by a quarter each round, since all of
+    it at once would be a push, for which neighbours would cut each other: θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4.
 
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
@@ -188,8 +188,9 @@ class GPD(Recording):
         None,
         ge=0,
         allow_inf_nan=False,
-        description="how many times the usual, relative to one's own gradients, may stay of what those who are cut did "
-        "to a weight of the model; the rest is taken back (0: all of it; if not given, nothing)",
+        exclude_if=lambda keep: keep is None,  # runs of before there was such a thing stay the same runs
+        description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
+        "over the weights, each relative to the client's own gradients; more is taken back (0: all; not given: none)",
     )
 
     @property
@@ -216,22 +217,41 @@ class GPD(Recording):
         """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4; the records of those newly cut are forgotten, having done s_ij."""
         hood, theta = turn.hood, super().mix(state, turn)
         records = self.kept_as(hood, _vector(theta))
-        if self.keep is not None:
-            records.step(state)
-            if (newly := turn.cut & state["counted"]).any():
-                records.add_influence(state["kept"], state, hood, newly)
-                _bound(state, rows_of(hood, newly), self.keep)
+        if self.traced:
+            self._leave_behind(state, hood, turn.cut & state["counted"])
             theta.add_(state["excess"], alpha=turn.step * _SHARE)
             state["excess"] *= 1 - _SHARE
-        records.count(state, hood, ~turn.cut, forget=True)
+        records.count(state, hood, ~turn.cut, self.forgets)
         return theta
 
+    def _leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,), and what is too much of it to o_i."""
+        if self.keep is None or not edges.any():
+            return
+        records = self.kept_as(hood, _vector(state["sum"]))
+        records.add_influence(state["kept"], state, hood, edges)
+        _bound(state, rows_of(hood, edges), self.keep)
+
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
-        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i goes on."""
+        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and s_ij go on."""
+        gamma = super().track(state, turn, gradient, previous)
         if self.traced:
+            self.kept_as(turn.hood, _vector(gamma)).trace(state)
             for some in chunks(*previous.shape):
                 state["path"][some] += previous[some].abs()
-        return super().track(state, turn, gradient, previous)
+        return gamma
+
+    def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """d_ij = 0 on the edges, which have left s_ij behind as if they were cut: nobody escapes by beginning anew."""
+        self._leave_behind(state, hood, edges)
+        super().forget(state, hood, edges)
+
+    def restart(self, state: State, hood: Neighbourhood) -> None:
+        """d_ij = p_i = k_i = o_i = 0; who is cut stays so."""
+        super().restart(state, hood)
+        for name in ("influence", "path", "kept", "excess") if self.traced else ():
+            if name in state:
+                state[name].zero_()
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone under the threshold here, or who says that we are there."""
@@ -258,11 +278,11 @@ def _bound(state: State, rows: Tensor, keep: float) -> None:
         influence, path = state["kept"][i], state["path"][i]
         moved = path > 0
         usual = (influence[moved].abs() / path[moved]).median().nan_to_num(0, 0, 0)
-        bound = keep * usual * path
+        bound = (keep * usual * path).nan_to_num(0, torch.inf)
         state["excess"][i] += influence - influence.clamp(-bound, bound)
         influence.clamp_(-bound, bound)
 
 
-_SHARE = 0.25  # of what is too much in the model goes in a round: 94 % of it in ten
+_SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run

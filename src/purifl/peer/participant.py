@@ -270,7 +270,7 @@ class Benign(Participant):
         super().begin_again(messages)
         if not self.rows.detector_state and not self.rows.defense_state:
             self.rows.begin(self.heard(messages))
-        self.rows.defense.forget(self.rows.defense_state, self.hood, self.hood.to_others)
+        self.rows.defense.restart(self.rows.defense_state, self.hood)
 
     def _losses(self, models: Tensor) -> Tensor:
         return torch.stack([self.engine.batch_loss(model, self.seat.client, self.round) for model in models])
