@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from statistics import fmean, median, quantiles
+from typing import Any
 
 import networkx as nx
 from work import CLASSES, SHAPE, random_images, small_cnn
@@ -28,7 +29,7 @@ BATCH = 256
 BLOCK = 8
 
 
-def federation(defense: str, clients: int, rounds: int, samples: int) -> Federation:
+def federation(defense: dict[str, Any], clients: int, rounds: int, samples: int) -> Federation:
     return Federation(
         lambda: small_cnn(SHAPE, CLASSES),
         [Client(k, random_images(samples, k)) for k in range(clients)],
@@ -44,9 +45,10 @@ def seconds(fed: Federation) -> float:
     return time.perf_counter() - start
 
 
-def compare(clients: int, rounds: int, samples: int) -> list[tuple[float, float]]:
+def compare(clients: int, rounds: int, samples: int, keep: float | None) -> list[tuple[float, float]]:
     """Seconds of each round of `lower` and of `gpd`, after two rounds to warm up."""
-    plain, purified = (federation(name, clients, rounds, samples) for name in ("lower", "gpd"))
+    both: tuple[dict[str, Any], ...] = ({"name": "lower"}, {"name": "gpd", "keep": keep})
+    plain, purified = (federation(each, clients, rounds, samples) for each in both)
     times: tuple[list[float], list[float]] = ([], [])
     for k in range(rounds):
         pair = [(plain, times[0]), (purified, times[1])]
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="two to warm up, and a multiple of eight")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--samples", type=int, default=BATCH, help="of each client, all of which it sees once a round")
+    parser.add_argument("--keep", type=float, help="defense.keep of gpd; none if not given")
     args = parser.parse_args()
     if args.rounds < BLOCK + 2 or (args.rounds - 2) % BLOCK:
         parser.error(f"--rounds: {args.rounds} is not two and a multiple of {BLOCK}; the first two are left out")
@@ -72,7 +75,9 @@ def main() -> None:
     )
     with deterministic():
         for clients in args.clients:
-            times = [pair for _ in range(args.repeats) for pair in compare(clients, args.rounds, args.samples)]
+            times = [
+                pair for _ in range(args.repeats) for pair in compare(clients, args.rounds, args.samples, args.keep)
+            ]
             ratios = [purified / plain for plain, purified in times]
             low, _, high = quantiles(ratios, n=4)
             eight = fmean(median(ratios[k::BLOCK]) for k in range(BLOCK))
