@@ -2,6 +2,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -555,6 +556,22 @@ def test_a_mistake_ends_with_one_helpful_message_before_any_training(purifl, mis
     before = sorted(Path().rglob("*"))
     assert_one_helpful_message(*purifl("run", *args, *out), parts)
     assert [path for path in sorted(Path().rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("run --rounds x", "'--rounds': 'x' is not a whole number"),
+        ("run --seed 1.5", "'--seed': '1.5' is not a whole number"),
+        ("run --alpha y", "'--alpha': 'y' is not a number"),
+        ("reproduce table-3 --seeds z", "'--seeds': 'z' is not a whole number"),
+        ("sweep none.yaml --workers ''", "'--workers': '' is not a whole number"),
+    ],
+)
+def test_what_should_be_a_number_is_refused_with_what_was_given(purifl, given, said):
+    code, _, err = purifl(*shlex.split(given))
+    assert code == 2
+    assert said in err
 
 
 @pytest.mark.usefixtures("_mistakes_can_be_made", "_no_training")

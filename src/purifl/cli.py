@@ -20,6 +20,7 @@ from rich.table import Table
 from purifl.cli_sweeps import LogOption, reproduce_command, results_command, sweep_command
 from purifl.errors import ConfigError, PuriflError
 from purifl.glance import entries, names
+from purifl.options import number, whole
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
@@ -55,29 +56,29 @@ def _one_of(plural: Kind) -> str:
 File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON; options override it.")]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("datasets"))]
 PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partitions"))]
-AlphaOption = Annotated[float | None, typer.Option("--alpha", help="Concentration of the Dirichlet partitions.")]
+AlphaOption = Annotated[float | None, number("--alpha", "Concentration of the Dirichlet partitions.")]
 TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topologies"))]
-ClientsOption = Annotated[int | None, typer.Option("--clients", help="Number of clients, attackers included.")]
+ClientsOption = Annotated[int | None, whole("--clients", "Number of clients, attackers included.")]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help=_one_of("models") + " Or package.module:factory. The data set's own if not given."),
 ]
 AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attacks"))]
-RatioOption = Annotated[float | None, typer.Option("--malicious-ratio", help="Share of malicious clients.")]
-LevelOption = Annotated[float | None, typer.Option("--malicious-level", help="How malicious they are, 0 to 1.")]
+RatioOption = Annotated[float | None, number("--malicious-ratio", "Share of malicious clients.")]
+LevelOption = Annotated[float | None, number("--malicious-level", "How malicious they are, 0 to 1.")]
 DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defenses"))]
 DetectorOption = Annotated[
     str | None, typer.Option("--detector", help=_one_of("detectors") + " The defence's own if not given.")
 ]
 RoundsOption = Annotated[
     int | None,
-    typer.Option(
+    whole(
         "--rounds",
-        help="Rounds to train. Models are tested in the last and, unless --set eval_every=N says otherwise, in every "
+        "Rounds to train. Models are tested in the last and, unless --set eval_every=N says otherwise, in every "
         "fifth (on digits: every one).",
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Fixes every draw.")]
+SeedOption = Annotated[int | None, whole("--seed", "Fixes every draw.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 SetOption = Annotated[
     list[str] | None,
@@ -304,9 +305,7 @@ def create_command(
     days: DaysOption = 365.0,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            "--metrics-port", help="Prometheus reads peer N at 127.0.0.1 and this port + N; off if not given."
-        ),
+        whole("--metrics-port", "Prometheus reads peer N at 127.0.0.1 and this port + N; off if not given."),
     ] = None,
     compare_digests: Annotated[
         bool,

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from purifl.errors import ConfigError
+from purifl.options import whole
 
 err = Console(stderr=True)
 out_console = Console()
@@ -24,7 +25,7 @@ LogOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", help="Runs at a time. As many as cores, or two for each GPU, if not given.", min=1),
+    whole("--workers", "Runs at a time. As many as cores, or two for each GPU, if not given."),
 ]
 KnownOption = Annotated[
     list[Path] | None,
@@ -224,9 +225,7 @@ def reproduce_command(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]", help="table-2, figure-7, …, or all; none lists them.")
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Seeds, up to 100; 3, or 1 with --quick, if not given.")
-    ] = None,
+    seeds: Annotated[int | None, whole("--seeds", "Seeds, up to 100; 3, or 1 with --quick, if not given.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A reduced version on digits, in minutes.")] = False,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     out: Annotated[
