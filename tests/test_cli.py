@@ -566,6 +566,8 @@ def test_a_mistake_ends_with_one_helpful_message_before_any_training(purifl, mis
         ("run --alpha y", "'--alpha': 'y' is not a number"),
         ("reproduce table-3 --seeds z", "'--seeds': 'z' is not a whole number"),
         ("sweep none.yaml --workers ''", "'--workers': '' is not a whole number"),
+        ("reproduce table-3 --no-run --workers 0", "'--workers': '0' is less than 1"),
+        ("network renew federation 0 --days 0", "'--days': '0' is less than 0.01"),
     ],
 )
 def test_what_should_be_a_number_is_refused_with_what_was_given(purifl, given, said):

@@ -287,7 +287,7 @@ def check_command(name: Annotated[str, typer.Argument(help=_one_of("datasets"))]
 
 FederationArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What network create wrote.")]
 PeerArgument = Annotated[int, typer.Argument(metavar="PEER", help="The peer's number.")]
-DaysOption = Annotated[float, typer.Option("--days", help="How long certificates are valid.", min=0.01)]
+DaysOption = Annotated[float, number("--days", "How long certificates are valid, at least 0.01.", 0.01)]
 
 
 @network_app.command("create")

@@ -25,7 +25,7 @@ LogOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    whole("--workers", "Runs at a time. As many as cores, or two for each GPU, if not given."),
+    whole("--workers", "Runs at a time, at least 1. As many as cores, or two for each GPU, if not given.", 1),
 ]
 KnownOption = Annotated[
     list[Path] | None,

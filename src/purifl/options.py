@@ -1,31 +1,32 @@
-"""Options that take a number: what is none is refused by name, with what was given."""
+"""Options that take a number: what is none, or too small, is refused by name, with what was given."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
 
-def whole(name: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
+def whole(name: str, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - as typer.Option
     """An option for an integer, with its help text."""
-    return typer.Option(name, parser=_whole, metavar="<int>", help=text)
+    return typer.Option(name, parser=_parser(int, "a whole number", least), metavar="<int>", help=text)
 
 
-def number(name: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
+def number(name: str, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - as typer.Option
     """An option for a number, with its help text."""
-    return typer.Option(name, parser=_number, metavar="<float>", help=text)
+    return typer.Option(name, parser=_parser(float, "a number", least), metavar="<float>", help=text)
 
 
-def _whole(given: str) -> int:
-    try:
-        return int(given)
-    except ValueError:
-        raise typer.BadParameter(f"{given!r} is not a whole number") from None
+def _parser(kind: type[int] | type[float], what: str, least: float) -> Callable[[str], float]:
+    def parse(given: str) -> float:
+        try:
+            value = kind(given)
+        except ValueError:
+            raise typer.BadParameter(f"{given!r} is not {what}") from None
+        if value < least:
+            raise typer.BadParameter(f"{given!r} is less than {least:g}")
+        return value
 
-
-def _number(given: str) -> float:
-    try:
-        return float(given)
-    except ValueError:
-        raise typer.BadParameter(f"{given!r} is not a number") from None
+    return parse

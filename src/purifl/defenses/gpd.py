@@ -210,26 +210,24 @@ class GPD(Recording):
         return state | {"cuts": none, "clean": none.clone()} | zeros
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
-        """(E,) :meth:`whom` row i does not listen to; their records are still needed to mix."""
-        return self.whom(state, hood, trust, heard)
+        """(E,) :meth:`whom` row i does not listen to; those newly cut leave s_ij behind."""
+        if self.traced:
+            self._leave_behind(state, hood, self.whom(state, hood, trust, heard) & state["counted"])
+        return super().cut(state, hood, trust, heard)
 
     def mix(self, state: State, turn: Turn) -> Tensor:
-        """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4; the records of those newly cut are forgotten, having done s_ij."""
-        hood, theta = turn.hood, super().mix(state, turn)
-        records = self.kept_as(hood, _vector(theta))
+        """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4."""
+        theta = super().mix(state, turn)
         if self.traced:
-            self._leave_behind(state, hood, turn.cut & state["counted"])
             theta.add_(state["excess"], alpha=turn.step * _SHARE)
             state["excess"] *= 1 - _SHARE
-        records.count(state, hood, ~turn.cut, self.forgets)
         return theta
 
     def _leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,), and what is too much of it to o_i."""
         if self.keep is None or not edges.any():
             return
-        records = self.kept_as(hood, _vector(state["sum"]))
-        records.add_influence(state["kept"], state, hood, edges)
+        self.kept_as(hood, _vector(state["sum"])).add_influence(state["kept"], state, hood, edges)
         _bound(state, rows_of(hood, edges), self.keep)
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
@@ -249,9 +247,8 @@ class GPD(Recording):
     def restart(self, state: State, hood: Neighbourhood) -> None:
         """d_ij = p_i = k_i = o_i = 0; who is cut stays so."""
         super().restart(state, hood)
-        for name in ("influence", "path", "kept", "excess") if self.traced else ():
-            if name in state:
-                state[name].zero_()
+        for name in state.keys() & {"influence", "path", "kept", "excess"}:
+            state[name].zero_()
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone under the threshold here, or who says that we are there."""
