@@ -72,10 +72,10 @@ def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
     def cut(fed):
         fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
 
-    shapes = counted("gpd", records="log", before=cut).products
+    shapes = counted("gpd", records="log", keep=None, before=cut).products
     assert shapes.count((2, D)) == DONE
     assert shapes.count((N, D)) == 2
-    kept = counted("gpd", records="dense", before=cut).products
+    kept = counted("gpd", records="dense", keep=None, before=cut).products
     assert kept.count((2, D)) == 1
 
 
@@ -83,8 +83,8 @@ def test_to_know_what_was_done_to_the_model_costs_as_much_again_or_two_products_
     def cut(fed):
         fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
 
-    assert counted("gpd", records="log", keep=4, before=cut).products.count((2, D)) == 2 * DONE
-    assert counted("gpd", records="dense", keep=4, before=cut).products.count((2, D)) == 3
+    assert counted("gpd", records="log", before=cut).products.count((2, D)) == 2 * DONE
+    assert counted("gpd", records="dense", before=cut).products.count((2, D)) == 3
 
 
 def test_records_of_edges_are_touched_once_in_eight_rounds():

@@ -37,39 +37,39 @@ def begin(clients=8, defense="gpd", **options):
 
 
 def test_what_cannot_fit_is_refused_before_any_training(monkeypatch):
-    """8 clients: 8·8 vectors of 4 MB in a round, 8 for the detector, and 8 + 28 for the records of gpd."""
-    monkeypatch.setattr("purifl.memory.available", lambda _: 107 * 4e6)
+    """8 clients: 8·8 vectors of 4 MB in a round, 8 for the detector, and for gpd 4·8 for them and 2·28 for pairs."""
+    monkeypatch.setattr("purifl.memory.available", lambda _: 159 * 4e6)
     with pytest.raises(ConfigError) as caught:
         begin()
     said = str(caught.value)
-    assert f"1,000,000 parameters the run needs {108 * 4e6 / GIB:.2f} GiB" in said
-    assert f"{44 * 4e6 / GIB:.2f} GiB of it" in said
-    assert f"{107 * 4e6 / GIB:.2f} GiB are available" in said
+    assert f"1,000,000 parameters the run needs {160 * 4e6 / GIB:.2f} GiB" in said
+    assert f"{96 * 4e6 / GIB:.2f} GiB of it" in said
+    assert f"{159 * 4e6 / GIB:.2f} GiB are available" in said
     assert "fewer clients" in said
     assert "defense.records=disk" in said
 
 
 def test_what_just_fits_is_begun(monkeypatch):
-    monkeypatch.setattr("purifl.memory.available", lambda _: 108 * 4e6)
+    monkeypatch.setattr("purifl.memory.available", lambda _: 160 * 4e6)
     with pytest.raises(pytest.fail.Exception, match="began to train"):
         begin()
 
 
 def test_what_is_kept_to_take_the_model_back_counts(monkeypatch):
-    """28 vectors for the influences of pairs, and three for each client."""
-    monkeypatch.setattr("purifl.memory.available", lambda _: 159 * 4e6)
-    with pytest.raises(ConfigError, match=f"the run needs {160 * 4e6 / GIB:.2f} GiB"):
-        begin(keep=4)
-    monkeypatch.setattr("purifl.memory.available", lambda _: 160 * 4e6)
+    """Without it three vectors less for each client, and one for each pair."""
+    monkeypatch.setattr("purifl.memory.available", lambda _: 107 * 4e6)
+    with pytest.raises(ConfigError, match=f"the run needs {108 * 4e6 / GIB:.2f} GiB"):
+        begin(keep=None)
+    monkeypatch.setattr("purifl.memory.available", lambda _: 108 * 4e6)
     with pytest.raises(pytest.fail.Exception, match="began to train"):
-        begin(keep=4)
+        begin(keep=None)
 
 
 def test_records_on_disk_need_less_and_nothing_lighter_is_named_then(monkeypatch):
-    monkeypatch.setattr("purifl.memory.available", lambda _: 80 * 4e6)
+    monkeypatch.setattr("purifl.memory.available", lambda _: 104 * 4e6)
     with pytest.raises(pytest.fail.Exception, match="began to train"):
         begin(records="disk")
-    monkeypatch.setattr("purifl.memory.available", lambda _: 79 * 4e6)
+    monkeypatch.setattr("purifl.memory.available", lambda _: 103 * 4e6)
     for name, options in (("gpd", {"records": "disk"}), ("fed-recover", {})):
         with pytest.raises(ConfigError) as caught:
             begin(defense=name, **options)

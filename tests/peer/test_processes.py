@@ -55,7 +55,7 @@ def agree(tmp_path, attack, **changes):
 
 @pytest.mark.timeout(240)
 def test_eight_processes_with_a_backdoor_equal_the_simulation(tmp_path):
-    network, simulation = agree(tmp_path, "backdoor", defense={"name": "gpd", "keep": 8})
+    network, simulation = agree(tmp_path, "backdoor")
     sim = simulation.federation
     assert sim.to_malicious.any()
     assert torch.equal(sim.cut, sim.to_malicious)

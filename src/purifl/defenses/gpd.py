@@ -161,8 +161,8 @@ class GPD(Recording):
 
     In round τ the model of i moves by −λ d_ij^τ for what j has sent until then, in all of them by −λ s_ij with
     s_ij = Σ_{τ≤t} d_ij^τ. A cut leaves that there: what was useful is in it, and the client's own gradients undo the
-    rest. They cannot where they have little bearing, as on the weights of words that only attackers use. With ``keep``
-    there is a bound to what all who were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
+    rest. They cannot where they have little bearing, as on the weights of words that only attackers use. So there is a
+    bound, unless ``keep`` is None, to what all who were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
 
         k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_{τ<t} |g_i^τ|,    r_i = median of |s_i| / p_i where p_i > 0
 
@@ -185,12 +185,11 @@ class GPD(Recording):
         8, ge=1, description="consistent rounds after which a neighbour that was cut is heard again; doubled each time"
     )
     keep: float | None = Field(
-        None,
+        8.0,
         ge=0,
         allow_inf_nan=False,
-        exclude_if=lambda keep: keep is None,  # runs of before there was such a thing stay the same runs
         description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
-        "over the weights, each relative to the client's own gradients; more is taken back (0: all; not given: none)",
+        "over the weights, each relative to the client's own gradients; more is taken back (0: all; null: nothing)",
     )
 
     @property
