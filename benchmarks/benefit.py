@@ -1,4 +1,4 @@
-r"""What waiting before a cut keeps of what an attacker knows, and what of its attack: a figure.
+r"""What `gpd` keeps of what an attacker knows, and what of its attack: a figure.
 
     purifl sweep benchmarks/benefit.yaml --device cuda --store store
     purifl reproduce table-3 --device cuda --out reproduction
@@ -13,8 +13,11 @@ import argparse
 from pathlib import Path
 
 from findings import picture
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from purifl.defenses.gpd import GPD
+from purifl.detection import Persistence
 from purifl.drawing import drawn
 from purifl.errors import PuriflError
 from purifl.paper.item import items
@@ -22,30 +25,54 @@ from purifl.runs import Row
 from purifl.sweeps import table
 
 KEPT, LEFT = "accuracy_label_1", "attack_accuracy"
+SHARPNESS, KEEP = "detector.sharpness", "defense.keep"
 SETTING = {"attack.sources": ["[0]"], "clients": ["5"], "partition": ["non-overlap"], "dataset": ["mnist"]}
+CLOSE = 12  # percent of attack accuracy: what the second panel shows
 
 
 def figure(runs: list[Row]) -> Figure:
-    """Label-1 accuracy over attack accuracy: a curve for `gpd`, points for the others and for the printed numbers."""
-    page = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = page.subplots()
-    curve = table.group(table.select(runs, {"defense": ["gpd"]}), ["detector.sharpness"], [KEPT, LEFT])
-    axes.plot(*_points(curve), "o-", color="C0", label="gpd, by its sharpness c (4 is the default)")
-    for k, row in enumerate(curve):
-        place = (5, 5) if k % 2 else (-5, -14)
-        axes.annotate(f"{row['detector.sharpness']:g}", _at(row), xytext=place, textcoords="offset points")
-    others = [row for row in table.group(runs, ["defense"], [KEPT, LEFT]) if row["defense"] != "gpd"]
-    axes.plot(*_points(others), "s", color="C1", label="others, as in the paper")
-    for k, row in enumerate(others):
-        place = (5, -12) if k % 2 else (-10, 8)
-        axes.annotate(row["defense"], _at(row), xytext=place, textcoords="offset points", fontsize="small")
-    kept, left = (next(line for line in items()["table-3"].printed if line.get("measure") == m) for m in (KEPT, LEFT))
-    axes.plot(left["gpd"], kept["gpd"], "*", color="C3", markersize=14, label="GPD as the paper prints it")
-    axes.set_xlabel("attack accuracy on label 0, %")
-    axes.set_ylabel("test accuracy on label 1, %")
-    axes.set_ylim(top=110)
-    axes.legend(loc="lower right")
+    """Label-1 accuracy over attack accuracy: all of it, and its lower left corner."""
+    page = Figure(figsize=(10, 4.5), layout="constrained")
+    whole, corner = page.subplots(1, 2)
+    for axes, close in ((whole, False), (corner, True)):
+        _gpd(axes, runs, close)
+        _others(axes, runs, close)
+        axes.set_xlabel("attack accuracy on label 0, %")
+    whole.set(ylabel="test accuracy on label 1, %", xlim=(-5, 115), ylim=(-8, 110))
+    corner.set(xlim=(-0.5, CLOSE), ylim=(-3, 40))
+    corner.legend(loc="upper left", fontsize="small")
     return page
+
+
+def _gpd(axes: Axes, runs: list[Row], close: bool) -> None:
+    """Curves for `gpd` by its sharpness, and by what it keeps at most."""
+    found = table.group(table.select(runs, {"defense": ["gpd"]}), [SHARPNESS, KEEP], [KEPT, LEFT])
+    usual = [row for row in found if row[KEEP] == GPD().keep]
+    axes.plot(*_points(usual), "o-C0", label=f"gpd, by its sharpness c ({Persistence().sharpness:g} is the default)")
+    _name(axes, usual, SHARPNESS, (-8, 7), close)
+    for style, sharpness, place in (("D--C2", Persistence().sharpness, (4, -11)), ("^:C4", 2, (3, 6))):
+        curve = [row for row in found if row[SHARPNESS] == sharpness]
+        axes.plot(*_points(curve), style, markersize=4, label=f"gpd, c = {sharpness:g}, by keep (8 is the default)")
+        if close:
+            _name(axes, curve, KEEP, place, close, color=style[-2:])
+
+
+def _others(axes: Axes, runs: list[Row], close: bool) -> None:
+    """Points for the others and for the printed numbers."""
+    others = [row for row in table.group(runs, ["defense"], [KEPT, LEFT]) if row["defense"] != "gpd"]
+    axes.plot(*_points(others), "sC1", label="others, as in the paper")
+    _name(axes, others[::2], "defense", (6, 6), close)
+    _name(axes, others[1::2], "defense", (-2, 20) if close else (6, -12), close)
+    kept, left = (next(line for line in items()["table-3"].printed if line.get("measure") == m) for m in (KEPT, LEFT))
+    axes.plot(left["gpd"], kept["gpd"], "*C3", markersize=14, label="GPD as the paper prints it")
+
+
+def _name(axes: Axes, rows: list[Row], field: str, place: tuple[int, int], close: bool, color: str = "k") -> None:
+    """What each point is, in the panel that has room for it."""
+    for row in rows:
+        if (_at(row)[0] <= CLOSE) == close:
+            text = {None: "all"}.get(row[field], row[field] if field == "defense" else f"{row[field] or 0:g}")
+            axes.annotate(text, _at(row), xytext=place, textcoords="offset points", fontsize="small", color=color)
 
 
 def _at(row: Row) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def small(topology: str, clients: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def large() -> dict[str, Any]:
+def large(records: str) -> dict[str, Any]:
     """80 clients that all talk to all, a multilayer perceptron of a million parameters, a cut on the way."""
     width, clients = 1258, 80
     rows = []
@@ -73,7 +73,7 @@ def large() -> dict[str, Any]:
             [Client(k, random_images(32, k)) for k in range(clients)],
             nx.complete_graph(clients),
             training=Training(gradient="batch", batch_size=32, step_size=0.01),
-            defense=defenses.resolve("gpd").for_rounds(50),
+            defense=defenses.resolve({"name": "gpd", "records": records}).for_rounds(50),
         )
         for t in range(8):
             if t == 5:
@@ -125,13 +125,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("growth"))
     parser.add_argument("--large", action="store_true", help="the large case alone")
+    parser.add_argument("--records", default="auto", help="how the large case keeps them (defense.records)")
     parser.add_argument("--one", nargs=2, metavar=("TOPOLOGY", "CLIENTS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(small(args.one[0], int(args.one[1]))))
         return
     if args.large:
-        print(json.dumps(large(), indent=1))
+        print(json.dumps(large(args.records), indent=1))
         return
     rows = []
     for topology in TOPOLOGIES:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import time
 from statistics import fmean, median, quantiles
-from typing import Any
 
 import networkx as nx
 from work import CLASSES, SHAPE, random_images, small_cnn
@@ -29,7 +28,7 @@ BATCH = 256
 BLOCK = 8
 
 
-def federation(defense: dict[str, Any], clients: int, rounds: int, samples: int) -> Federation:
+def federation(defense: str, clients: int, rounds: int, samples: int) -> Federation:
     return Federation(
         lambda: small_cnn(SHAPE, CLASSES),
         [Client(k, random_images(samples, k)) for k in range(clients)],
@@ -45,10 +44,9 @@ def seconds(fed: Federation) -> float:
     return time.perf_counter() - start
 
 
-def compare(clients: int, rounds: int, samples: int, keep: float | None) -> list[tuple[float, float]]:
+def compare(clients: int, rounds: int, samples: int) -> list[tuple[float, float]]:
     """Seconds of each round of `lower` and of `gpd`, after two rounds to warm up."""
-    both: tuple[dict[str, Any], ...] = ({"name": "lower"}, {"name": "gpd", "keep": keep})
-    plain, purified = (federation(each, clients, rounds, samples) for each in both)
+    plain, purified = (federation(each, clients, rounds, samples) for each in ("lower", "gpd"))
     times: tuple[list[float], list[float]] = ([], [])
     for k in range(rounds):
         pair = [(plain, times[0]), (purified, times[1])]
@@ -63,7 +61,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50, help="two to warm up, and a multiple of eight")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--samples", type=int, default=BATCH, help="of each client, all of which it sees once a round")
-    parser.add_argument("--keep", type=float, help="defense.keep of gpd; none if not given")
     args = parser.parse_args()
     if args.rounds < BLOCK + 2 or (args.rounds - 2) % BLOCK:
         parser.error(f"--rounds: {args.rounds} is not two and a multiple of {BLOCK}; the first two are left out")
@@ -75,9 +72,7 @@ def main() -> None:
     )
     with deterministic():
         for clients in args.clients:
-            times = [
-                pair for _ in range(args.repeats) for pair in compare(clients, args.rounds, args.samples, args.keep)
-            ]
+            times = [pair for _ in range(args.repeats) for pair in compare(clients, args.rounds, args.samples)]
             ratios = [purified / plain for plain, purified in times]
             low, _, high = quantiles(ratios, n=4)
             eight = fmean(median(ratios[k::BLOCK]) for k in range(BLOCK))
