@@ -48,20 +48,22 @@ def _gpd(axes: Axes, runs: list[Row], close: bool) -> None:
     """Curves for `gpd` by its sharpness, and by what it keeps at most."""
     found = table.group(table.select(runs, {"defense": ["gpd"]}), [SHARPNESS, KEEP], [KEPT, LEFT])
     usual = [row for row in found if row[KEEP] == GPD().keep]
-    axes.plot(*_points(usual), "o-C0", label=f"gpd, by its sharpness c ({Persistence().sharpness:g} is the default)")
+    axes.plot(*_points(usual), "o-C0", label=f"gpd, by its sharpness c (default {Persistence().sharpness:g})")
     _name(axes, usual, SHARPNESS, (-8, 7), close)
     for style, sharpness, place in (("D--C2", Persistence().sharpness, (4, -11)), ("^:C4", 2, (3, 6))):
         curve = [row for row in found if row[SHARPNESS] == sharpness]
-        axes.plot(*_points(curve), style, markersize=4, label=f"gpd, c = {sharpness:g}, by keep (8 is the default)")
+        axes.plot(
+            *_points(curve), style, markersize=4, label=f"gpd, c = {sharpness:g}, by keep (default {GPD().keep:g})"
+        )
         if close:
-            _name(axes, curve, KEEP, place, close, color=style[-2:])
+            _name(axes, curve, KEEP, place, close, color=style[-2:])  # the style ends with its colour
 
 
 def _others(axes: Axes, runs: list[Row], close: bool) -> None:
     """Points for the others and for the printed numbers."""
     others = [row for row in table.group(runs, ["defense"], [KEPT, LEFT]) if row["defense"] != "gpd"]
     axes.plot(*_points(others), "sC1", label="others, as in the paper")
-    _name(axes, others[::2], "defense", (6, 6), close)
+    _name(axes, others[::2], "defense", (6, 6), close)  # above and below in turns: some are close to each other
     _name(axes, others[1::2], "defense", (-2, 20) if close else (6, -12), close)
     kept, left = (next(line for line in items()["table-3"].printed if line.get("measure") == m) for m in (KEPT, LEFT))
     axes.plot(left["gpd"], kept["gpd"], "*C3", markersize=14, label="GPD as the paper prints it")
@@ -71,7 +73,8 @@ def _name(axes: Axes, rows: list[Row], field: str, place: tuple[int, int], close
     """What each point is, in the panel that has room for it."""
     for row in rows:
         if (_at(row)[0] <= CLOSE) == close:
-            text = {None: "all"}.get(row[field], row[field] if field == "defense" else f"{row[field] or 0:g}")
+            value = row[field]
+            text = "null" if value is None else f"{value:g}" if isinstance(value, float) else value
             axes.annotate(text, _at(row), xytext=place, textcoords="offset points", fontsize="small", color=color)
 
 
