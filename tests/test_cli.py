@@ -34,7 +34,8 @@ PROMISED = {
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("purifl.cli.out_console", Console(width=120))
+    for module in ("cli", "cli_output"):
+        monkeypatch.setattr(f"purifl.{module}.out_console", Console(width=120))
 
 
 @pytest.fixture

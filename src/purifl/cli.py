@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
+from purifl.cli_network import app as network_app
+from purifl.cli_network import peer_command
+from purifl.cli_output import err, finish, name_report, out_console, show_profile
 from purifl.cli_sweeps import LogOption, reproduce_command, results_command, sweep_command
 from purifl.errors import ConfigError, PuriflError
 from purifl.glance import entries, names
-from purifl.options import number, whole
+from purifl.options import JsonOption, SetOption, number, whole
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
-    from purifl.phases import Profile
     from purifl.runs import Result
 
 app = typer.Typer(
@@ -34,16 +35,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(help="Fetch and check data sets.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-app.command("sweep")(sweep_command)
-app.command("results")(results_command)
-app.command("reproduce")(reproduce_command)
-network_app = typer.Typer(
-    help="Make a federation of real peers, run it on this machine, and ask how it is doing.", no_args_is_help=True
-)
-app.add_typer(network_app, name="network")
-err = Console(stderr=True)
-out_console = Console()
 
 
 Kind = Literal["attacks", "defenses", "detectors", "datasets", "partitions", "topologies", "models"]
@@ -80,13 +71,8 @@ RoundsOption = Annotated[
 ]
 SeedOption = Annotated[int | None, whole("--seed", "Fixes every draw.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Any other setting, e.g. training.step_size=0.1."),
-]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder to write; a new one under runs/ if not given.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what --out already holds.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Show at the end where the time of a round went, phase by phase.")
@@ -134,9 +120,9 @@ def run_command(
         lambda on_round: run(experiment, folder, force=force, on_round=on_round, profile=spent),
         log=log,
     )
-    _finish([result], folder, json_, result.summary() | ({"profile": spent.summary()} if spent else {}))
+    finish([result], folder, json_, result.summary() | ({"profile": spent.summary()} if spent else {}))
     if spent and not json_:
-        _show_profile(spent)
+        show_profile(spent)
 
 
 @app.command("resume")
@@ -149,7 +135,7 @@ def resume_command(
 
     experiment = RunFolder(folder).experiment()
     result = _shown(experiment, folder, lambda on_round: resume(folder, on_round=on_round))
-    _finish([result], folder, json_, result.summary())
+    finish([result], folder, json_, result.summary())
 
 
 @app.command("compare")
@@ -207,7 +193,7 @@ def compare_command(
         )
         for each in chosen
     ]
-    _finish(results, folder, json_, {"results": [result.summary() for result in results]})
+    finish(results, folder, json_, {"results": [result.summary() for result in results]})
 
 
 @app.command("report")
@@ -232,7 +218,7 @@ def report_command(
         said = f"note: {run.path} is not finished and left out; continue it with: {run.how_to_resume}"
         err.print(said, highlight=False, soft_wrap=True, markup=False)
     page = write_report(results, out or folders[0] / "report", figures=True)
-    _name_report(page)
+    name_report(page)
     out_console.print(f"Figures to print: {page.parent / 'figures'}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -283,158 +269,6 @@ def check_command(name: Annotated[str, typer.Argument(help=_one_of("datasets"))]
     shape = " × ".join(map(str, report.shape))
     counts = f"{report.train:,} training and {report.test:,} test samples"
     out_console.print(f"{report.name}: {counts} of {shape}, {report.classes} classes", highlight=False)
-
-
-FederationArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What network create wrote.")]
-PeerArgument = Annotated[int, typer.Argument(metavar="PEER", help="The peer's number.")]
-DaysOption = Annotated[float, number("--days", "How long certificates are valid, at least 0.01.", 0.01)]
-
-
-@network_app.command("create")
-def create_command(
-    file: Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="Experiment as YAML or JSON.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write; it must be new or empty.")],
-    hosts: Annotated[
-        Path | None,
-        typer.Option(
-            "--hosts",
-            metavar="FILE",
-            help="host:port of each client, one a line; if not given, all on this machine from port 7000 on.",
-        ),
-    ] = None,
-    days: DaysOption = 365.0,
-    metrics_port: Annotated[
-        int | None,
-        whole("--metrics-port", "Prometheus reads peer N at 127.0.0.1 and this port + N; off if not given."),
-    ] = None,
-    compare_digests: Annotated[
-        bool,
-        typer.Option("--compare-digests", help="Peers tell each other, signed, what they heard: exposes equivocation."),
-    ] = False,
-    set_: SetOption = None,
-) -> None:
-    """Write a federation: a certificate authority, and for each peer a key, a certificate and a configuration."""
-    from purifl.experiment import Experiment, assignment, read_settings, set_path
-
-    _needs_peer_extra()
-    from purifl.peer.network import create, read_hosts
-
-    settings = read_settings(file)
-    for item in set_ or []:
-        set_path(settings, *assignment(item))
-    network = create(
-        Experiment.parse(settings),
-        out,
-        read_hosts(hosts) if hosts else None,
-        days=days,
-        metrics_port=metrics_port,
-        settings={"compare_digests": True} if compare_digests else {},
-    )
-    said = f"{len(network.peers)} peers in {out}; {out / 'README.md'} says what to send to whom."
-    out_console.print(said, highlight=False, soft_wrap=True, markup=False)
-
-
-@network_app.command("up")
-def up_command(folder: FederationArgument, json_: JsonOption = False) -> None:
-    """Run all peers on this machine, and make the report of what they recorded.
-
-    Interrupted, it goes on where the peers were when it is started again.
-    """
-    _needs_peer_extra()
-    from purifl.peer.collect import collect
-    from purifl.peer.network import Network
-    from purifl.peer.watch import up
-
-    network = Network(folder)
-    try:
-        up(network, err)
-    except KeyboardInterrupt:
-        said = f"Interrupted. Continue with: {shlex.join(['purifl', 'network', 'up', str(folder)])}"
-        err.print(said, highlight=False, soft_wrap=True, markup=False)
-        raise typer.Exit(130) from None
-    result = collect(network)
-    _finish([result], folder / "run", json_, result.summary())
-
-
-@network_app.command("status")
-def status_command(
-    target: Annotated[str, typer.Argument(metavar="DIR|ADDRESS", help="A federation's folder, or a peer's host:port.")],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="PEER.yaml", help="With an address: the peer in whose name to ask."),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
-) -> None:
-    """Ask running peers. A peer tells its own operator everything, and a neighbour only which round it is in."""
-    _needs_peer_extra()
-    from purifl.peer.config import PeerConfig
-    from purifl.peer.network import Network
-    from purifl.peer.watch import status_at, status_table, statuses
-
-    if Path(target).is_dir():
-        rows = statuses(Network(Path(target)))
-    elif config is None:
-        raise ConfigError("target", target, "it is no folder; to ask at an address give --config PEER.yaml as well")
-    else:
-        rows = [status_at(target, PeerConfig.read(config))]
-    if json_:
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
-        return
-    out_console.print(status_table(rows))
-
-
-@network_app.command("renew")
-def renew_command(folder: FederationArgument, peer: PeerArgument, days: DaysOption = 365.0) -> None:
-    """Make a new key and certificate for a peer. Its neighbours accept both until the old one is revoked."""
-    _needs_peer_extra()
-    from purifl.peer.network import Network
-
-    network = Network(folder)
-    network.renew(peer, days)
-    near = ", ".join(str(each.id) for each in network.config(peer).neighbours)
-    said = (
-        f"Send peers/N/neighbours/{peer}.crt to its neighbours ({near}), then peers/{peer}/peer.key and peer.crt to it."
-    )
-    out_console.print(said, highlight=False, soft_wrap=True, markup=False)
-
-
-@network_app.command("revoke")
-def revoke_command(folder: FederationArgument, peer: PeerArgument) -> None:
-    """Have all peers refuse the certificates that a peer has had until now."""
-    _needs_peer_extra()
-    from purifl.peer.network import Network
-
-    shown = Network(folder).revoke(peer)
-    said = (
-        f"Send each peer its new revoked.txt; peer {peer}'s certificate {shown[:16]} is refused where it has arrived."
-    )
-    out_console.print(said, highlight=False, soft_wrap=True, markup=False)
-
-
-@app.command("peer")
-def peer_command(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The peer's configuration, peer.yaml.")],
-    leave: Annotated[
-        bool, typer.Option("--leave", help="Instead of running, tell the neighbours that this peer leaves for good.")
-    ] = False,
-) -> None:
-    """Run one peer of a federation. Stopped or killed, it goes on where it was when it is started again."""
-    _needs_peer_extra()
-    from purifl.peer.process import log_lines, run_peer
-
-    log_lines()
-    run_peer(config, leave)
-
-
-def _needs_peer_extra() -> None:
-    """Say what to install where peers' libraries are missing."""
-    from importlib.util import find_spec
-
-    from purifl.errors import PeerError
-
-    missing = [name for name in ("blake3", "grpc", "cryptography", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        raise PeerError(f"peers need {', '.join(missing)}; install them with: pip install 'purifl[peer]'")
 
 
 _OPTIONS = {
@@ -529,43 +363,12 @@ def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = 
     return result
 
 
-def _finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str, Any]) -> None:
-    """Write the report; print the table, or the JSON object."""
-    from purifl.report import write_report
-
-    page = write_report(results, folder / "report")
-    if as_json:
-        sys.stdout.write(json.dumps(summary | {"report": str(page)}) + "\n")
-        return
-    table = Table("defence", "test accuracy", "worst client", "attack accuracy", "attackers cut in", "benign edges cut")
-    for result in results:
-        s = result.summary()
-        cut = f"round {s['detected_round']}" if s["detected_round"] is not None else _no_cut(result)
-        shares = [f"{s[key]:.1%}" if s[key] is not None else "–" for key in
-                  ("test_accuracy", "test_accuracy_min", "attack_accuracy")]  # fmt: skip
-        table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
-    out_console.print(table)
-    _name_report(page)
-
-
-def _name_report(page: Path) -> None:
-    out_console.print(f"Report to look at: {page}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _show_profile(profile: Profile) -> None:
-    table = Table("phase", title="Where the time of a round goes")
-    for column in ("total s", "ms per round", "share"):
-        table.add_column(column, justify="right")
-    phases = profile.summary()
-    whole = {key: sum(spent[key] for spent in phases.values()) for key in ("seconds", "ms_per_round", "share")}
-    for name, spent in (*phases.items(), ("all", whole)):
-        cells = f"{spent['seconds']:.3f}", f"{spent['ms_per_round']:.2f}", f"{spent['share']:.1%}"
-        table.add_row(name, *cells, end_section=name == "other")
-    out_console.print(table)
-
-
-def _no_cut(result: Result) -> str:
-    return "never" if result.malicious and not result.experiment.defense.knows_malicious else "–"
+app.command("sweep")(sweep_command)
+app.command("results")(results_command)
+app.command("reproduce")(reproduce_command)
+app.command("peer")(peer_command)
+app.add_typer(network_app, name="network")
+app.add_typer(data_app, name="data")
 
 
 def main() -> NoReturn:
@@ -573,7 +376,7 @@ def main() -> NoReturn:
     logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=err, show_time=False, show_path=False)])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app()
+        app(prog_name="purifl")
     except PuriflError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from purifl.cli_output import err, out_console
 from purifl.errors import ConfigError
 from purifl.options import whole
-
-err = Console(stderr=True)
-out_console = Console()
 
 LogOption = Annotated[
     Literal["tensorboard", "mlflow"] | None,

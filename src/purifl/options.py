@@ -1,12 +1,21 @@
-"""Options that take a number: what is none, or too small, is refused by name, with what was given."""
+"""Options of several commands.
+
+Where one takes a number, what is none, or too small, is refused by name, with what was given.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Any other setting, e.g. training.step_size=0.1."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
 def whole(name: str, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - as typer.Option
