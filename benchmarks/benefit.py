@@ -20,8 +20,8 @@ from purifl.defenses.gpd import GPD
 from purifl.detection import Persistence
 from purifl.drawing import drawn
 from purifl.errors import PuriflError
+from purifl.metrics import Row
 from purifl.paper.item import items
-from purifl.runs import Row
 from purifl.sweeps import table
 
 KEPT, LEFT = "accuracy_label_1", "attack_accuracy"

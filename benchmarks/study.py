@@ -35,7 +35,7 @@ import networkx as nx
 
 from purifl import Experiment, run
 from purifl.errors import DataError, PuriflError
-from purifl.runs import Result
+from purifl.result import Result
 
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 TOPOLOGIES = ("complete", "ring", "star", "line", "grid")

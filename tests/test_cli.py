@@ -16,9 +16,10 @@ from rich.console import Console
 
 from purifl.catalogue import _REGISTRIES
 from purifl.experiment import Experiment
+from purifl.folders import RunFolder
 from purifl.phases import Phase
 from purifl.progress import reporting
-from purifl.runs import RunFolder, run
+from purifl.runs import run
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

@@ -18,7 +18,8 @@ from purifl import Experiment, resume, run
 from purifl.comparison import claim, experiments
 from purifl.defenses import defenses
 from purifl.errors import BusyError, ConfigError, RunError
-from purifl.runs import RunFolder, run_or_continue
+from purifl.folders import RunFolder
+from purifl.runs import run_or_continue
 from purifl.simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -280,9 +281,9 @@ def mortal(monkeypatch):
         if due():
             raise Stop
 
-    monkeypatch.setattr("purifl.runs.Path.write_text", torn_text)
-    monkeypatch.setattr("purifl.runs.save_file", torn_tensors)
-    monkeypatch.setattr("purifl.runs.os.fsync", sync)
+    monkeypatch.setattr("purifl.folders.Path.write_text", torn_text)
+    monkeypatch.setattr("purifl.folders.save_file", torn_tensors)
+    monkeypatch.setattr("purifl.folders.os.fsync", sync)
     return die_at
 
 
@@ -569,7 +570,7 @@ def test_a_disk_that_fills_up_ends_with_advice_and_can_be_resumed(tmp_path, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("purifl.runs.save_file", full)
+        patch.setattr("purifl.folders.save_file", full)
         with pytest.raises(RunError, match=r"round 1 .*No space left.*purifl resume"):
             run(experiment, tmp_path / "run")
     resumed = resume(tmp_path / "run")

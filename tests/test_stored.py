@@ -8,7 +8,7 @@ import pytest
 
 from purifl import Experiment, run
 from purifl.errors import RunError
-from purifl.runs import RunFolder
+from purifl.folders import RunFolder
 from purifl.stored import checked_findings
 from purifl.sweeps.table import row_of
 from tiny import TINY

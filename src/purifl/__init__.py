@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from purifl.experiment import Experiment
     from purifl.federation import Federation
     from purifl.phases import Profile
-    from purifl.runs import Result, resume, run
+    from purifl.result import Result
+    from purifl.runs import resume, run
     from purifl.sweeps import sweep
     from purifl.training import Client, Training
 

@@ -26,7 +26,7 @@ from purifl.options import JsonOption, SetOption, number, whole
 
 if TYPE_CHECKING:
     from purifl.experiment import Experiment
-    from purifl.runs import Result
+    from purifl.result import Result
 
 app = typer.Typer(
     help="Train one model across clients that talk only to their neighbours, some of whom are poisoning it.",
@@ -131,7 +131,8 @@ def resume_command(
     json_: JsonOption = False,
 ) -> None:
     """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
-    from purifl.runs import RunFolder, resume
+    from purifl.folders import RunFolder
+    from purifl.runs import resume
 
     experiment = RunFolder(folder).experiment()
     result = _shown(experiment, folder, lambda on_round: resume(folder, on_round=on_round))
@@ -340,9 +341,9 @@ def _new_folder(experiment: Experiment, name: str) -> Path:
 
 def _shown(experiment: Experiment, folder: Path, work: Any, again: str | None = None, log: str | None = None) -> Result:
     """Do the work with its progress shown and logged; Ctrl-C says how to go on."""
+    from purifl.folders import RunFolder
     from purifl.logs import logged
     from purifl.progress import reporting
-    from purifl.runs import RunFolder
 
     result: Result
     try:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from purifl.phases import Profile
-    from purifl.runs import Result
+    from purifl.result import Result
 
 err = Console(stderr=True)
 out_console = Console()

@@ -11,7 +11,7 @@ import torch
 from purifl.defenses import Setting, defenses
 from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
-from purifl.runs import RunFolder
+from purifl.folders import RunFolder
 from purifl.simulation import place
 from purifl.topology import neighbourhood
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from purifl.cli import app
 from purifl.errors import BusyError, ConfigError, PeerError, PuriflError
 from purifl.experiment import Experiment
+from purifl.folders import RunFolder
 from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
 from purifl.peer.watch import status_at, status_table
-from purifl.runs import RunFolder
 
 TINY = {
     "clients": 3,

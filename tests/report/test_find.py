@@ -4,8 +4,8 @@ import pytest
 
 from purifl import Experiment, run
 from purifl.errors import RunError
+from purifl.folders import RunFolder
 from purifl.report.find import find
-from purifl.runs import RunFolder
 
 
 @pytest.fixture

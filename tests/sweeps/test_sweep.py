@@ -17,7 +17,8 @@ import torch
 from engines_here import Here
 from purifl import Experiment, run, sweep
 from purifl.errors import ConfigError, RunError
-from purifl.runs import RunFolder, run_or_continue
+from purifl.folders import RunFolder
+from purifl.runs import run_or_continue
 from purifl.sweeps import Store, schedule
 from purifl.sweeps.local import Local
 from purifl.sweeps.work import Job, Outcome, work

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from purifl.errors import PeerError
+from purifl.folders import RunFolder
 from purifl.metrics import Row
 from purifl.peer.network import Network
-from purifl.runs import Result, RunFolder
+from purifl.result import Result
 from purifl.simulation import finite, place
 
 

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager
 from safetensors import SafetensorError
 
 from purifl.experiment import Experiment
+from purifl.folders import RunFolder
 from purifl.locks import held
 from purifl.metrics import Row
 from purifl.peer.config import PeerConfig
 from purifl.peer.turns import by_turns, end_turns, write_over
-from purifl.runs import Result, RunFolder
+from purifl.result import Result
 from purifl.state import State
 
 WriteError = (OSError, SafetensorError)

@@ -8,7 +8,7 @@ from pathlib import Path
 from purifl.errors import RunError
 from purifl.report.groups import setups
 from purifl.report.page import GENERATOR, page
-from purifl.runs import Result
+from purifl.result import Result
 
 __all__ = ["write_report"]
 

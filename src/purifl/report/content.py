@@ -8,7 +8,7 @@ from purifl.intervals import Estimate
 from purifl.metrics import Row
 from purifl.report.groups import Group, Setup, over_seeds
 from purifl.report.layout import layout
-from purifl.runs import Result
+from purifl.result import Result
 
 CURVES = {
     "test_accuracy": "Test accuracy",

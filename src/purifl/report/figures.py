@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from purifl.report.content import CURVES, curve
 from purifl.report.groups import Group
 from purifl.report.text import interval, number, share
-from purifl.runs import Result
+from purifl.result import Result
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 """The colours of Okabe and Ito that stand out on white: told apart also by the colour-blind."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from purifl.errors import RunError
-from purifl.runs import Result, RunFolder
+from purifl.folders import RunFolder
+from purifl.result import Result
 
 
 def find(folders: Sequence[Path]) -> tuple[list[Result], list[RunFolder]]:

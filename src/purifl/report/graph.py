@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from purifl.metrics import Row
 from purifl.report.figures import BLUE, FAINT, INK, ORANGE, PURPLE, SKY, VERMILION, plain
 from purifl.report.layout import CROWD, Position, layout
-from purifl.runs import Result
+from purifl.result import Result
 
 
 class EdgeStyle(NamedTuple):

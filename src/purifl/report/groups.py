@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from purifl.experiment import Experiment
 from purifl.intervals import Estimate, estimate
 from purifl.report.text import distinct
-from purifl.runs import Result
+from purifl.result import Result
 
 T = TypeVar("T")
 

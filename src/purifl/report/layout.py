@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from purifl.runs import Result
+from purifl.result import Result
 
 CROWD = 40
 """Clients from which on a graph is crowded."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from purifl.intervals import Estimate
-from purifl.runs import Result
+from purifl.result import Result
 
 NOTHING = "–"
 """What stands where a number is missing: not measured, or not finite."""

@@ -8,7 +8,7 @@ from purifl.metrics import Row
 from purifl.report.groups import Group, Setup
 from purifl.report.table import cut_in
 from purifl.report.text import counted, interval, number, several, share, shared, span
-from purifl.runs import Result
+from purifl.result import Result
 
 _HOW_TO_READ = {
     "test_accuracy": "The mean over the benign clients, each tested with its own model.",

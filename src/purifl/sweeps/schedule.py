@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from purifl.errors import ConfigError, DataError
 from purifl.experiment import Experiment
 from purifl.logs import Log, check_log
-from purifl.runs import Result
+from purifl.result import Result
 from purifl.sweeps.cluster import Cluster
 from purifl.sweeps.grid import Sweep
 from purifl.sweeps.local import Local

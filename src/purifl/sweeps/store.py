@@ -25,7 +25,8 @@ from uuid import uuid4
 
 from purifl.errors import RunError
 from purifl.experiment import Experiment
-from purifl.runs import Result, RunFolder
+from purifl.folders import RunFolder
+from purifl.result import Result
 from purifl.sweeps.known import Known
 
 State = Literal["finished", "interrupted", "failed", "open"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from purifl.errors import ConfigError, RunError, unknown_name
 from purifl.experiment import Experiment, flat
+from purifl.folders import RunFolder
 from purifl.intervals import estimate
-from purifl.runs import RunFolder
 from purifl.stored import checked_curves, checked_summary
 from purifl.sweeps.files import Row, cell, columns, read, write_parquet, written
 from purifl.sweeps.store import Store, replacing
