@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import matplotlib as mpl
 import networkx as nx
@@ -28,7 +28,7 @@ from torch import nn
 from work import CLASSES, random_images
 
 from purifl import Client, Experiment, Federation, Training, memory
-from purifl.defenses import defenses
+from purifl.defenses.gpd import GPD
 from purifl.simulation import Simulation, deterministic
 
 mpl.use("svg")
@@ -73,7 +73,7 @@ def large(records: str) -> dict[str, Any]:
             [Client(k, random_images(32, k)) for k in range(clients)],
             nx.complete_graph(clients),
             training=Training(gradient="batch", batch_size=32, step_size=0.01),
-            defense=defenses.resolve({"name": "gpd", "records": records}).for_rounds(50),
+            defense=GPD.model_validate({"records": records}).for_rounds(50),
         )
         for t in range(8):
             if t == 5:
@@ -124,15 +124,17 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("growth"))
-    parser.add_argument("--large", action="store_true", help="the large case alone")
-    parser.add_argument("--records", default="auto", help="how the large case keeps them (defense.records)")
+    parser.add_argument(
+        "--large", nargs="?", const="auto", choices=get_args(GPD.model_fields["records"].annotation),
+        help="the large case alone, and how it keeps records; auto if not said",
+    )  # fmt: skip
     parser.add_argument("--one", nargs=2, metavar=("TOPOLOGY", "CLIENTS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(small(args.one[0], int(args.one[1]))))
         return
     if args.large:
-        print(json.dumps(large(args.records), indent=1))
+        print(json.dumps(large(args.large), indent=1))
         return
     rows = []
     for topology in TOPOLOGIES:

@@ -46,7 +46,7 @@ def seconds(fed: Federation) -> float:
 
 def compare(clients: int, rounds: int, samples: int) -> list[tuple[float, float]]:
     """Seconds of each round of `lower` and of `gpd`, after two rounds to warm up."""
-    plain, purified = (federation(each, clients, rounds, samples) for each in ("lower", "gpd"))
+    plain, purified = (federation(name, clients, rounds, samples) for name in ("lower", "gpd"))
     times: tuple[list[float], list[float]] = ([], [])
     for k in range(rounds):
         pair = [(plain, times[0]), (purified, times[1])]

@@ -68,10 +68,11 @@ def test_nothing_in_a_round_is_larger_than_what_everybody_sends(monkeypatch, nam
     assert counted(name, graph, done=done, records=records).largest == N * D
 
 
-def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
-    def cut(fed):
-        fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
+def cut(fed):
+    fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
 
+
+def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
     shapes = counted("gpd", records="log", keep=None, before=cut).products
     assert shapes.count((2, D)) == DONE
     assert shapes.count((N, D)) == 2
@@ -80,9 +81,6 @@ def test_a_flip_costs_a_product_for_each_past_round_in_the_rows_it_concerns():
 
 
 def test_to_know_what_was_done_to_the_model_costs_as_much_again_or_two_products_more():
-    def cut(fed):
-        fed.trust[(fed.everyone.rows == 2) & (fed.everyone.cols == 5)] = 0
-
     assert counted("gpd", records="log", before=cut).products.count((2, D)) == 2 * DONE
     assert counted("gpd", records="dense", before=cut).products.count((2, D)) == 3
 

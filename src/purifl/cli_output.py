@@ -20,7 +20,7 @@ out_console = Console()
 
 def finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str, Any]) -> None:
     """Write the report; print the table, or the JSON object."""
-    from purifl.report import write_report  # noqa: PLC0415 - imports a plotting library
+    from purifl.report import write_report
 
     page = write_report(results, folder / "report")
     if as_json:

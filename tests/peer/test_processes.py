@@ -36,10 +36,10 @@ def run_processes(network):
     assert [process.exitcode for process in processes] == [0] * len(processes)
 
 
-def agree(tmp_path, attack, **changes):
+def agree(tmp_path, attack, topology="complete"):
     network = federation(
         tmp_path, {"least": 30.0}, clients=8, rounds=20, eval_every=20, attack=ATTACKS[attack], training=TRAINING,
-        **changes,
+        topology=topology,
     )  # fmt: skip
     run_processes(network)
     simulation = simulated(network.experiment)
@@ -74,7 +74,7 @@ def test_eight_processes_with_a_backdoor_equal_the_simulation(tmp_path):
 def test_eight_processes_equal_the_simulation(attack, topology, tmp_path):
     if topology != "complete" and attack in {"lie", "equivocate"}:
         pytest.skip("attackers on a network know what their own neighbours say; in a simulation they know everything")
-    _, simulation = agree(tmp_path, attack, topology=topology)
+    _, simulation = agree(tmp_path, attack, topology)
     sim = simulation.federation
     if attack == "lie":
         assert torch.equal(sim.cut, sim.to_malicious)

@@ -78,8 +78,12 @@ class Recording(Defense):
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) :meth:`whom` row i does not listen to; what they contributed is left out from that moment."""
         cut = self.whom(state, hood, trust, heard)
+        self.leave_behind(state, hood, cut & state["counted"])
         self.kept_as(hood, _vector(heard.gamma)).count(state, hood, ~cut, self.forgets)
         return cut
+
+    def leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+        """What came over the ``edges``, a mask (E,), is about to be left out; what it did to the model stays there."""
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """(E,) everyone under the threshold now."""
@@ -199,20 +203,13 @@ class GPD(Recording):
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """Also p_i, k_i and o_i."""
-        return super().memory(hood, vector) + 3 * self.traced * len(hood.own) * vector
+        return super().memory(hood, vector) + len(_OF_MODEL) * self.traced * len(hood.own) * vector
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """d_ij = p_i = k_i = o_i = 0, nobody cut so far."""
         state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
-        of_model = ("path", "kept", "excess") if self.traced else ()
-        zeros = {name: torch.zeros_like(state["sum"]) for name in of_model}
+        zeros = {name: torch.zeros_like(state["sum"]) for name in (_OF_MODEL if self.traced else ())}
         return state | {"cuts": none, "clean": none.clone()} | zeros
-
-    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
-        """(E,) :meth:`whom` row i does not listen to; those newly cut leave s_ij behind."""
-        if self.traced:
-            self._leave_behind(state, hood, self.whom(state, hood, trust, heard) & state["counted"])
-        return super().cut(state, hood, trust, heard)
 
     def mix(self, state: State, turn: Turn) -> Tensor:
         """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4."""
@@ -222,7 +219,7 @@ class GPD(Recording):
             state["excess"] *= 1 - _SHARE
         return theta
 
-    def _leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
+    def leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,), and what is too much of it to o_i."""
         if self.keep is None or not edges.any():
             return
@@ -240,13 +237,13 @@ class GPD(Recording):
 
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """d_ij = 0 on the edges, which have left s_ij behind as if they were cut: nobody escapes by beginning anew."""
-        self._leave_behind(state, hood, edges)
+        self.leave_behind(state, hood, edges)
         super().forget(state, hood, edges)
 
     def restart(self, state: State, hood: Neighbourhood) -> None:
         """d_ij = p_i = k_i = o_i = 0; who is cut stays so."""
-        super().restart(state, hood)
-        for name in state.keys() & {"influence", "path", "kept", "excess"}:
+        super().forget(state, hood, hood.to_others)
+        for name in _OF_MODEL if self.traced else ():
             state[name].zero_()
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
@@ -279,6 +276,7 @@ def _bound(state: State, rows: Tensor, keep: float) -> None:
         influence.clamp_(-bound, bound)
 
 
+_OF_MODEL = ("path", "kept", "excess")  # p_i, k_i and o_i
 _SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run
