@@ -54,3 +54,17 @@ def test_a_panel_whose_cells_share_no_seed_is_left_out():
     cells.put(item.measures[0].column, ("one", 1.0), "gpd", 0, 50.0)
     cells.put(item.measures[0].column, ("one", 1.0), "upper", 1, 50.0)
     assert panels_of(item, cells) == {}
+
+
+def test_intervals_are_drawn_from_three_seeds_on():
+    """That of two seeds is as wide as the picture, whatever they are."""
+    for seeds, shown in ((2, 0.0), (3, 4.97)):
+        for name, draw in (("figure-9", bars), ("figure-14", lines)):
+            item = items()[name]
+            cells = Cells(item.axes, [("one", 0.5), ("one", 1.0)], ["gpd"])
+            for x in (0.5, 1.0):
+                for seed in range(seeds):
+                    cells.put(item.measures[0].column, ("one", x), "gpd", seed, 50.0 + seed)
+            (axes,) = draw(item, cells).axes
+            heights = axes.collections[0].get_paths()[0].get_extents()
+            assert round(heights.height, 2) == shown

@@ -103,7 +103,7 @@ def bars(item: Item, cells: Cells) -> Figure:
                 [x for x, _ in known],
                 [found.mean for _, found in known],
                 width,
-                yerr=[found.half or 0.0 for _, found in known],
+                yerr=[_half(found) for _, found in known],
                 label=defense,
                 color=LOOKS[defense][0],
                 hatch=HATCHES[k % len(HATCHES)],
@@ -171,8 +171,14 @@ def _line(axes: Axes, defense: str, x: Sequence[float], values: Sequence[Estimat
         x, [v.mean for v in values], style, color=color, marker=marker, markersize=4, label=defense, linewidth=1.5
     )
     if len(x) == 1:
-        axes.errorbar(x, [values[0].mean], yerr=values[0].half or 0.0, color=color, linewidth=0.8)
-    axes.fill_between(x, [v.low for v in values], [v.high for v in values], color=color, alpha=0.12, linewidth=0)
+        axes.errorbar(x, [values[0].mean], yerr=_half(values[0]), color=color, linewidth=0.8)
+    low, high = [v.mean - _half(v) for v in values], [v.mean + _half(v) for v in values]
+    axes.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
+
+
+def _half(value: Estimate) -> float:
+    """Half the interval to draw, of three seeds or more: that of two is 12.7 standard errors and hides the rest."""
+    return value.half if value.half is not None and value.n > 2 else 0.0
 
 
 def _finish(figure: Figure, axes: Sequence[Axes], item: Item) -> Figure:

@@ -78,8 +78,15 @@ def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _of_the_picture(drawn: int, seeds: int) -> list[str]:
+    """What to know of a picture that is not of all seeds, or whose intervals are left out."""
+    of = f"The picture is of {seeds_in_words(drawn)} or more, those that all cells of a panel have."
+    said = [of] * (0 < drawn < seeds) + ["Intervals are drawn from three seeds on."] * (0 < drawn < 3 and seeds > 1)
+    return [" ".join(said)] if said else []
+
+
 def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps: Sequence[str], drawn: int) -> str:
-    """The Markdown page of an item, whose picture is of so many seeds, or of none where there is none."""
+    """The Markdown page of an item, whose picture is of so many seeds at least, or of none where there is none."""
     judged = facts["judged"]
     title = f"{item.name.replace('-', ' ').capitalize()}: {facts['title']}"
     verdicts = ", ".join(f"`{subject}` **{WORDS[found['verdict']]}**" for subject, found in judged.items())
@@ -90,11 +97,7 @@ def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps:
         f"# {title}",
         f"Verdict: {verdicts}.",
         *([f"![{title}]({item.name}.svg)"] if drawn else []),
-        *(
-            [f"The picture is of {seeds_in_words(drawn)}, which all cells of a panel have."]
-            if 0 < drawn < facts["seeds"]
-            else []
-        ),
+        *_of_the_picture(drawn, facts["seeds"]),
         f"{what[0].upper()}{what[1:]}{seeds}.{brackets} {setting}",
         cells_table(item, cells),
         *([_UNEVEN] if len(_numbers_of_seeds(item, cells)) > 1 else []),
