@@ -57,7 +57,7 @@ def test_a_panel_whose_cells_share_no_seed_is_left_out():
 
 
 def test_intervals_are_drawn_from_three_seeds_on():
-    """That of two seeds is as wide as the picture, whatever they are."""
+    """That of two seeds says little, and hides the rest."""
     for seeds, shown in ((2, 0.0), (3, 4.97)):
         for name, draw in (("figure-9", bars), ("figure-14", lines)):
             item = items()[name]
@@ -66,5 +66,5 @@ def test_intervals_are_drawn_from_three_seeds_on():
                 for seed in range(seeds):
                     cells.put(item.measures[0].column, ("one", x), "gpd", seed, 50.0 + seed)
             (axes,) = draw(item, cells).axes
-            heights = axes.collections[0].get_paths()[0].get_extents()
-            assert round(heights.height, 2) == shown
+            extent = axes.collections[0].get_paths()[0].get_extents()
+            assert round(extent.height, 2) == shown

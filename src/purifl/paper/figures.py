@@ -52,7 +52,7 @@ def write(figure: Figure, out: Path, name: str) -> None:
 
 
 def curves(item: Item, points: Sequence[Point]) -> Figure:
-    """A panel for each value of the first axis: means over the rounds, shaded by their intervals."""
+    """A panel for each value of the first axis: means over the rounds, shaded by the intervals of :func:`_half`."""
     panels = list(dict.fromkeys(point.panel for point in points))
     figure, axes = _panels(panels)
     for panel, place in zip(panels, axes, strict=True):

@@ -79,14 +79,14 @@ def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _of_the_picture(drawn: int, seeds: int) -> list[str]:
-    """What to know of a picture that is not of all seeds, or whose intervals are left out."""
-    of = f"The picture is of {seeds_in_words(drawn)} or more, those that all cells of a panel have."
-    said = [of] * (0 < drawn < seeds) + ["Intervals are drawn from three seeds on."] * (0 < drawn < 3 and seeds > 1)
+    """What to know of a picture that is not of all seeds, or whose intervals are left out; page's ``drawn``."""
+    said = [f"Each panel is of the seeds that all its cells have, {drawn} at least."] if 0 < drawn < seeds else []
+    said += ["Intervals are drawn from three seeds on."] if 0 < drawn < 3 and seeds > 1 else []
     return [" ".join(said)] if said else []
 
 
 def page(item: Item, cells: Cells, facts: Mapping[str, Any], setting: str, gaps: Sequence[str], drawn: int) -> str:
-    """The Markdown page of an item, whose picture is of so many seeds at least, or of none where there is none."""
+    """The Markdown page of an item, whose picture has panels of so many seeds at least; 0 where there is none."""
     judged = facts["judged"]
     title = f"{item.name.replace('-', ' ').capitalize()}: {facts['title']}"
     verdicts = ", ".join(f"`{subject}` **{WORDS[found['verdict']]}**" for subject, found in judged.items())
