@@ -112,7 +112,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         around = [k for r, k in edges if r == i]
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
-        ours = max(mean[i], min(own[i], lengths[0, i]))
+        ours = max(mean[i], min(own[i], lengths[0, i]), mean[j] if large(i, j, around) else 0)
         push = openness * (mixed * distance[i, j]) ** 3 / path / (ours + mean[j])
         heard = [k for k in around if k != i and kept[i, k]]
         others = median(distance[i, k] for k in [k for k in heard if k in trusted] or heard)
@@ -120,10 +120,17 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
             return push
         return max(push, distance[i, j] / others * alike(i, j, around) * min(1, 4 * push))
 
-    def alike(i, j, around):
+    def agreement_of(j, around):
         first, length = messages[0], lengths[0]
         cosines = sorted(first[j] @ first[k] / length[j] / length[k] for k in around if k != j)
-        agreement = cosines[len(cosines) // 2]
+        return cosines[len(cosines) // 2]
+
+    def large(i, j, around):
+        long = lengths[0, j] > 4 * median(lengths[0, k] for k in around)
+        return long and size[i] > 4 and agreement_of(j, around) >= 0.1
+
+    def alike(i, j, around):
+        length, agreement = lengths[0], agreement_of(j, around)
         usual = median(length[k] for k in around)
         if agreement < -0.1 or (length[j] > 4 * usual and agreement < 0.1):
             return 1
@@ -304,6 +311,16 @@ def test_a_client_with_far_more_data_is_far_from_everyone_and_not_suspected():
     assert all((each[hood.cols == 5] > 0.5).all() for each in scores)
 
 
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_large_clients_gradient_may_grow_as_that_of_one_of_like_size(size):
+    """By 15 %, of two clients of like size. Next to a large one's, one's own gradient is nothing to allow for that."""
+    rng, grows = np.random.default_rng(9), np.linspace(1, 1.15, 15)[:, None]
+    gradients = np.ones(50) + 0.2 * rng.normal(size=(15, 10, 50))
+    gradients[:, 5] = size * grows * (1 + 0.02 * rng.normal(size=(15, 50)))
+    hood, scores = watch(nx.complete_graph(10), tracked(nx.complete_graph(10), gradients))
+    assert (least_trust(hood, scores)[hood.cols == 5] > 0.1).all()
+
+
 def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start():
     rng = np.random.default_rng(2)
     gradients = rng.normal(size=50) + 0.2 * rng.normal(size=(8, 10, 50))
@@ -385,6 +402,19 @@ def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():
     assert (state["alike"][same | hood.to_self] == 0).all()
     assert (state["alike"][~same & hood.to_others] > 0).all()
     assert detector.marked(state).tolist() == (to_both & ~same).tolist()
+
+
+def test_who_is_against_the_others_is_opposed_only_to_those_it_is_against():
+    """Client 7 differs from the rest, and what points against them points along with it."""
+    hood, gamma, _ = setting(n=8, density=1.0)
+    gamma = torch.ones_like(gamma) + 0.1 * gamma
+    gamma[0], gamma[7] = -2 * gamma[1], -gamma[2]
+    detector = Persistence()
+    state = detector.begin(hood, first(hood, gamma))
+    detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
+    unlike = (hood.cols == 0) | (hood.cols == 7)
+    assert detector.marked(state).tolist() == (unlike & hood.to_others).tolist()
+    assert detector.opposed(state).tolist() == (unlike & (hood.rows != 0) & (hood.rows != 7)).tolist()
 
 
 def test_a_long_message_has_to_point_along_with_the_others_to_be_excused():

@@ -73,6 +73,10 @@ class Detector(Component):
         """
         return None
 
+    def opposed(self, state: State) -> Tensor | None:
+        """(E,) those :meth:`marked` who began against the client itself as well, or None for nobody."""
+        return None
+
 
 detectors: Registry[Detector] = Registry("detector", "purifl.detection")
 
@@ -148,13 +152,14 @@ class Persistence(Detector):
     g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. Both tests are
     free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
-        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (b_i + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
+        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (b_ij + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
         apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij · min(1, 4 push_ij)
 
     The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
     below 1 as long as E_ij could be the difference of two gradients. How long another's may be its messages tell; one's
-    own is known, and may stay long where messages become short, hence b_i = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts
-    for no more than at first, because it grows while an attack ruins the model.
+    own is known, and may stay long where messages become short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts
+    for no more than at first, because it grows while an attack ruins the model. To a *large* client (below) one's own
+    adds nothing, and its gradient could not grow at all; it is allowed what one of its own size would: b_ij ≥ a_j.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -168,8 +173,9 @@ class Persistence(Detector):
 
     More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰), alike_ij
     is 1 for a neighbour that began against most of the others, with an agreement under −0.1, and for one that is over
-    four medians long with less than 0.1. The former are also :meth:`marked`. One that began with the very message of
-    the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
+    four medians long with less than 0.1; over four medians long with more, it is *large*. Those against the others are
+    also :meth:`marked`. One that began with the very message of the client itself, as those do who were not heard at
+    first, has no agreement and alike_ij = 0.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -206,6 +212,8 @@ class Persistence(Detector):
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
             "against": torch.zeros_like(hood.to_self),
+            "opposed": torch.zeros_like(hood.to_self),
+            "large": torch.zeros_like(hood.to_self),
             "rounds": torch.zeros((), dtype=torch.int64),
         }
 
@@ -220,6 +228,8 @@ class Persistence(Detector):
         if not state["rounds"]:
             agreement = agreement_of(hood, gamma, now)
             state["against"].copy_(agreement < AGAINST)
+            state["opposed"].copy_(state["against"] & _opposed(hood, lengths, now))
+            state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
             state["alike"].copy_(_alike(hood, lengths, now, agreement))
             state["first"].copy_(lengths[hood.own_cols])
         state["rounds"] += 1
@@ -237,10 +247,16 @@ class Persistence(Detector):
         """Those who began by pointing against most of the others."""
         return state["against"]
 
+    def opposed(self, state: State) -> Tensor:
+        """Those with γ_j⁰ · γ_i⁰ < 0 besides."""
+        return state["opposed"]
+
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
         ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, state["first"]).nan_to_num(0, 0))
-        push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + ours[hood.rows]))
+        theirs, mine = scale[hood.cols], ours[hood.rows]
+        mine = torch.where(state["large"], torch.maximum(mine, theirs), mine)
+        push = state["openness"] * distance**3 / (state["squares"] * (theirs + mine))
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
@@ -271,6 +287,11 @@ def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Te
     alike = torch.where(are_long(hood, lengths), (agreement < ALONG).to(alike.dtype), alike)
     alike = torch.where(agreement < AGAINST, 1, alike)
     return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
+
+
+def _opposed(hood: Neighbourhood, lengths: Tensor, distance: Tensor) -> Tensor:
+    """(E,) whether γ_j · γ_i < 0, which is to say ‖γ_j − γ_i‖² > ‖γ_j‖² + ‖γ_i‖²."""
+    return distance**2 > lengths[hood.cols] ** 2 + lengths[hood.listeners] ** 2
 
 
 def are_long(hood: Neighbourhood, lengths: Tensor) -> Tensor:

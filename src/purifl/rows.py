@@ -81,7 +81,8 @@ class Rows:
             return trust
         scores = usable(scores, heard.present)
         lowered = self.lowered(trust, scores, cut, self.detector.marked(self.detector_state), missed)
-        return self.defense.judge(self.defense_state, self.hood, scores, trust, lowered)
+        opposed = self.detector.opposed(self.detector_state)
+        return self.defense.judge(self.defense_state, self.hood, scores, opposed, trust, lowered)
 
     def lowered(
         self, trust: Tensor, scores: Tensor, cut: Tensor, marked: Tensor | None, missed: Tensor | None = None

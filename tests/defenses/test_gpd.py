@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from purifl import Client, Federation, Samples, Training
 from purifl.defenses import Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText, _bound
-from purifl.detection import Consistency, NoDetection
+from purifl.detection import Consistency, NoDetection, Persistence
 from purifl.topology import neighbourhood, topologies
 from quadratics import federation, problem, steps, tracking_error
 from turns import distrust
@@ -183,31 +183,74 @@ def test_difference_records_with_symmetric_weights_are_exact_whatever_the_order_
 # ---------------------------------------------------------------- what is left in the model
 
 
+@pytest.mark.parametrize("struck", [False, True])
 @pytest.mark.parametrize("keep", [0.0, 2.0, 1e9])
-def test_of_what_those_who_are_cut_have_done_to_the_model_a_quarter_of_the_excess_is_taken_back_each_round(keep):
-    """By hand on a complete graph, where every w_ij is 1/10: client 8 is cut in the seventh round, 9 in the tenth."""
+def test_of_what_those_who_are_cut_have_done_to_the_model_a_quarter_of_the_excess_is_taken_back_each_round(
+    keep, struck
+):
+    """By hand on a complete graph, where every w_ij is 1/10: client 8 is cut in the seventh round, 9 in the tenth.
+
+    Where client 9 is struck nothing of it stays, and it is all taken back at once, with what was left of 8's excess.
+    """
     fed = federation(problem(), step=0.1, defense=GPD(keep=keep), detector=NoDetection())
     benign, heard = fed.benign, list(fed.malicious)
     record, done = ({j: torch.zeros(8, 20) for j in heard} for _ in range(2))
     own, kept, excess = torch.zeros(3, 8, 20)
     for round_ in range(14):
+        share = 1 / 4
         for j in {6: [8], 9: [9]}.get(round_, []):
             heard.remove(j)
-            left = kept + done[j] + record[j]  # j is not mixed in this round, but its γ has the record in it
+            theirs = done[j] + record[j]  # j is not mixed in this round, but its γ has the record in it
+            if j == 9 and struck:
+                excess, share = excess + theirs, 1
+                continue
+            left = kept + theirs
             bound = keep * (left.abs() / own).sort(1).values[:, 9:10] * own
             kept = left.clamp(-bound, bound)
             excess = excess + left - kept
             assert ((left != kept).double().mean() > 0.02) == (keep < 1e9)
+        fed.rows.defense_state["struck"] = (fed.hood.senders == 9) & (share == 1)
         distrust(fed, [j for j in fed.malicious if j not in heard])
         models = fed.theta - 0.1 * fed.gamma
         gone = 0.1 * (2 - len(heard)) * models[benign]
-        expected = 0.1 * models[benign + heard].sum(0) + gone + 0.1 * excess / 4
-        own, excess = own + fed.gradient[benign].abs(), 3 * excess / 4
+        expected = 0.1 * models[benign + heard].sum(0) + gone + 0.1 * share * excess
+        own, excess = own + fed.gradient[benign].abs(), (1 - share) * excess
         for j in heard:
             record[j] = record[j] + 0.1 * (fed.gamma[j] - fed.gamma[benign])
             done[j] = done[j] + record[j]
         fed.step()
         torch.testing.assert_close(fed.theta[benign], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("message", "struck"), [(1, True), (2, True), (3, False)])
+def test_struck_is_who_began_against_everybody_and_is_cut_for_its_second_message(message, struck):
+    """Of two that are cut, the one that is opposed; and again when it is heard again and cut at once."""
+    hood = neighbourhood(nx.complete_graph(6), range(6), range(6))
+    opposed, cut = hood.to_others & (hood.cols == 5), hood.to_others & (hood.cols > 3)
+    defense, gamma = GPD(probation=2), torch.zeros(6, 3)
+    state = defense.begin(hood, Heard(gamma, gamma, hood.uniform, torch.ones_like(cut)))
+    trust, scores = hood.uniform, torch.ones_like(hood.uniform)
+    for _ in range(2):
+        for _ in range(message - 1):
+            trust = defense.judge(state, hood, scores, opposed, trust, trust)
+            assert not state["struck"].any()
+        trust = defense.judge(state, hood, scores, opposed, trust, trust.masked_fill(cut, 0))
+        assert torch.equal(state["struck"], opposed & struck)
+        while not (trust > 0).all():
+            trust = defense.judge(state, hood, scores, opposed, trust, trust)
+            assert not state["struck"].any()
+
+
+def test_nothing_stays_in_the_model_of_who_began_against_everybody_and_is_cut_at_once():
+    """Two send three times the opposite of the benign mean: it moved the model, and then γ, which moves it again."""
+    feds = [federation(problem(), defense=GPD(keep=keep), detector=Persistence()) for keep in (8, None)]
+    for fed in feds:
+        benign, attackers = fed.benign, fed.malicious
+        fed.gamma[attackers] = -3 * fed.gamma[benign].mean(0)
+        sent = 0.1 * (fed.gamma[attackers].sum(0) - 2 * fed.gamma[benign])
+        steps(fed, 2)
+        assert fed.rows.defense_state["cuts"].tolist() == torch.isin(fed.hood.senders, torch.tensor(attackers)).tolist()
+    torch.testing.assert_close((feds[0].theta - feds[1].theta)[benign], 0.1 * 2 * sent)
 
 
 @pytest.mark.parametrize("records", ["log", "disk"])

@@ -142,8 +142,13 @@ class Defense(Component):
         """What setting of this defence would take less memory, in a few words; empty where there is none."""
         return ""
 
-    def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """(E,) the trust to go on with, given this round's scores and the trust ``before`` and ``after`` them."""
+    def judge(
+        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
+    ) -> Tensor:
+        """(E,) the trust to go on with, given this round's scores and the trust ``before`` and ``after`` them.
+
+        ``opposed`` (E,) are those who began against the client and the others, None where the detector does not say.
+        """
         return after
 
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:

@@ -172,6 +172,8 @@ class GPD(Recording):
 
     Where p_i = 0, nothing stays. The excess o_i ← o_i + s_i − k_i is taken back by a quarter each round, since all of
     it at once would be a push, for which neighbours would cut each other: θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4.
+    Nothing stays, either, of those *struck*: who began against the others and against the client itself, and are cut
+    for their second message. Nobody's gradients have undone any of it yet, so all of o_i is taken back with the cut.
 
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
@@ -193,7 +195,8 @@ class GPD(Recording):
         ge=0,
         allow_inf_nan=False,
         description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
-        "over the weights, each relative to the client's own gradients; more is taken back (0: all; null: nothing)",
+        "over the weights, each relative to the client's own gradients; more is taken back, and all of who begins "
+        "against everybody and is cut for its second message (0: all of anybody's; null: nothing)",
     )
 
     @property
@@ -209,22 +212,32 @@ class GPD(Recording):
         """d_ij = p_i = k_i = o_i = 0, nobody cut so far."""
         state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
         zeros = {name: torch.zeros_like(state["sum"]) for name in (_OF_MODEL if self.traced else ())}
-        return state | {"cuts": none, "clean": none.clone()} | zeros
+        counts = {name: none.clone() for name in ("cuts", "clean", "judged")}
+        return state | counts | {"struck": torch.zeros_like(hood.to_self)} | zeros
 
     def mix(self, state: State, turn: Turn) -> Tensor:
-        """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4."""
+        """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4, or + λ o_i where somebody was struck."""
         theta = super().mix(state, turn)
         if self.traced:
             theta.add_(state["excess"], alpha=turn.step * _SHARE)
             state["excess"] *= 1 - _SHARE
+            if state["struck"].any():
+                rows = rows_of(turn.hood, state["struck"])
+                theta[rows] += turn.step * state["excess"][rows]
+                state["excess"][rows] = 0
         return theta
 
     def leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
-        """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,), and what is too much of it to o_i."""
+        """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,); what is too much of it to o_i, of those struck all."""
         if self.keep is None or not edges.any():
             return
-        self.kept_as(hood, _vector(state["sum"])).add_influence(state["kept"], state, hood, edges)
-        _bound(state, rows_of(hood, edges), self.keep)
+        records = self.kept_as(hood, _vector(state["sum"]))
+        struck, others = edges & state["struck"], edges & ~state["struck"]
+        if struck.any():
+            records.add_influence(state["excess"], state, hood, struck)
+        if others.any():
+            records.add_influence(state["kept"], state, hood, others)
+            _bound(state, rows_of(hood, others), self.keep)
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
         """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and s_ij go on."""
@@ -250,8 +263,13 @@ class GPD(Recording):
         """Everyone under the threshold here, or who says that we are there."""
         return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
 
-    def judge(self, state: State, hood: Neighbourhood, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    def judge(
+        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
+    ) -> Tensor:
         """Trust as in the beginning for those who have served their probation; a cut is trust 0."""
+        state["judged"] = (state["judged"] + 1) * (before > 0)
+        if opposed is not None:
+            state["struck"] = opposed & (before > 0) & (after <= 0) & (state["judged"] <= _FRESH)
         out = (before <= 0) & hood.to_others
         if surely_none(out):
             state["clean"].zero_()
@@ -278,5 +296,6 @@ def _bound(state: State, rows: Tensor, keep: float) -> None:
 
 _OF_MODEL = ("path", "kept", "excess")  # p_i, k_i and o_i
 _SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
+_FRESH = 2  # messages: who is cut for the first of them that can be held against it
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run
