@@ -223,7 +223,7 @@ def test_of_what_those_who_are_cut_have_done_to_the_model_a_quarter_of_the_exces
 
 
 @pytest.mark.parametrize(("message", "struck"), [(1, True), (2, True), (3, False)])
-def test_struck_is_who_began_against_everybody_and_is_cut_for_its_second_message(message, struck):
+def test_struck_is_who_began_against_everybody_and_is_cut_for_its_first_or_second_message(message, struck):
     """Of two that are cut, the one that is opposed; and again when it is heard again and cut at once."""
     hood = neighbourhood(nx.complete_graph(6), range(6), range(6))
     opposed, cut = hood.to_others & (hood.cols == 5), hood.to_others & (hood.cols > 3)
@@ -251,6 +251,20 @@ def test_nothing_stays_in_the_model_of_who_began_against_everybody_and_is_cut_at
         steps(fed, 2)
         assert fed.rows.defense_state["cuts"].tolist() == torch.isin(fed.hood.senders, torch.tensor(attackers)).tolist()
     torch.testing.assert_close((feds[0].theta - feds[1].theta)[benign], 0.1 * 2 * sent)
+
+
+def test_of_two_that_are_cut_at_once_only_the_one_struck_leaves_nothing():
+    """k_i is the other's alone, and with the one that is struck all of o_i is taken back, the other's share as well."""
+    both, other = (federation(problem(), defense=GPD(keep=2), detector=NoDetection()) for _ in range(2))
+    for fed, gone in ((both, [8, 9]), (other, [8])):
+        steps(fed, 6)
+        distrust(fed, gone)
+        fed.rows.defense_state["struck"] = (fed.hood.senders == 9) & (fed is both)
+        fed.step()
+    kept, excess = (both.rows.defense_state[name] for name in ("kept", "excess"))
+    assert other.rows.defense_state["excess"].abs().max() > 0.01
+    torch.testing.assert_close(kept, other.rows.defense_state["kept"])
+    assert not excess.any()
 
 
 @pytest.mark.parametrize("records", ["log", "disk"])

@@ -173,7 +173,7 @@ class GPD(Recording):
     Where p_i = 0, nothing stays. The excess o_i ← o_i + s_i − k_i is taken back by a quarter each round, since all of
     it at once would be a push, for which neighbours would cut each other: θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4.
     Nothing stays, either, of those *struck*: who began against the others and against the client itself, and are cut
-    for their second message. Nobody's gradients have undone any of it yet, so all of o_i is taken back with the cut.
+    for their first or second message. Training has hardly undone any of it, so all of o_i is taken back with the cut.
 
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
@@ -196,7 +196,7 @@ class GPD(Recording):
         allow_inf_nan=False,
         description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
         "over the weights, each relative to the client's own gradients; more is taken back, and all of who begins "
-        "against everybody and is cut for its second message (0: all of anybody's; null: nothing)",
+        "against everybody and is cut for its first messages (0: all of anybody's; null: nothing)",
     )
 
     @property
@@ -296,6 +296,6 @@ def _bound(state: State, rows: Tensor, keep: float) -> None:
 
 _OF_MODEL = ("path", "kept", "excess")  # p_i, k_i and o_i
 _SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
-_FRESH = 2  # messages: who is cut for the first of them that can be held against it
+_FRESH = 2  # rounds with trust at most, of those whose cut leaves nothing; a probation begins them anew
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run
