@@ -112,7 +112,8 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         around = [k for r, k in edges if r == i]
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
-        ours = max(mean[i], min(own[i], lengths[0, i]), mean[j] if large(i, j, around) else 0)
+        faded = lengths[0, j] / len(messages) ** 0.25
+        ours = max(mean[i], min(own[i], lengths[0, i]), faded if large(i, j, around) else 0)
         push = openness * (mixed * distance[i, j]) ** 3 / path / (ours + mean[j])
         heard = [k for k in around if k != i and kept[i, k]]
         others = median(distance[i, k] for k in [k for k in heard if k in trusted] or heard)
@@ -319,6 +320,17 @@ def test_a_large_clients_gradient_may_grow_as_that_of_one_of_like_size(size):
     gradients[:, 5] = size * grows * (1 + 0.02 * rng.normal(size=(15, 50)))
     hood, scores = watch(nx.complete_graph(10), tracked(nx.complete_graph(10), gradients))
     assert (least_trust(hood, scores)[hood.cols == 5] > 0.1).all()
+
+
+def test_a_large_client_is_allowed_for_by_its_first_message_and_not_by_longer_ones_that_follow():
+    """A long push is as plain as one next to which one's own gradient is nothing; as long again would be allowed."""
+    rng, graph = np.random.default_rng(14), nx.complete_graph(10)
+    gradients = np.ones(50) + 0.2 * rng.normal(size=(3, 10, 50))
+    gradients[:, 5] *= 5
+    messages = tracked(graph, gradients)
+    messages[1:, 5] += 8 * rng.normal(size=50)
+    hood, scores = watch(graph, messages)
+    assert (scores[-1][(hood.cols == 5) & ~hood.to_self] < 0.01).all()
 
 
 def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start():

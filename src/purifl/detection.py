@@ -159,7 +159,8 @@ class Persistence(Detector):
     below 1 as long as E_ij could be the difference of two gradients. How long another's may be its messages tell; one's
     own is known, and may stay long where messages become short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts
     for no more than at first, because it grows while an attack ruins the model. To a *large* client (below) one's own
-    adds nothing, and its gradient could not grow at all; it is allowed what one of its own size would: b_ij ≥ a_j.
+    adds nothing, and its gradient could not grow at all. It is allowed as much again as its first message alone, which
+    later ones do not lengthen, is worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -207,7 +208,7 @@ class Persistence(Detector):
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
-            "first": torch.zeros_like(hood.own, dtype=torch.float64),
+            "first": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
@@ -231,7 +232,7 @@ class Persistence(Detector):
             state["opposed"].copy_(state["against"] & _opposed(hood, lengths, now))
             state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
             state["alike"].copy_(_alike(hood, lengths, now, agreement))
-            state["first"].copy_(lengths[hood.own_cols])
+            state["first"].copy_(lengths)
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
@@ -253,10 +254,10 @@ class Persistence(Detector):
 
     def _push(self, state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
         scale = (state["fourth"] / state["rounds"]) ** 0.25
-        ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, state["first"]).nan_to_num(0, 0))
-        theirs, mine = scale[hood.cols], ours[hood.rows]
-        mine = torch.where(state["large"], torch.maximum(mine, theirs), mine)
-        push = state["openness"] * distance**3 / (state["squares"] * (theirs + mine))
+        first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
+        ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0))
+        mine = torch.maximum(ours[hood.rows], torch.where(state["large"], faded[hood.cols], 0))
+        push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
