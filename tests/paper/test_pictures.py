@@ -68,3 +68,16 @@ def test_intervals_are_drawn_from_three_seeds_on():
             (axes,) = draw(item, cells).axes
             extent = axes.collections[0].get_paths()[0].get_extents()
             assert round(extent.height, 2) == shown
+
+
+def test_groups_not_measured_yet_have_their_place():
+    item = items()["figure-10"]
+    cells = Cells(item.axes, [("one", group) for group in "abcd"], ["gpd", "upper"])
+    for group in "abc":
+        for defense in ("gpd", "upper"):
+            cells.put(item.measures[0].column, ("one", group), defense, 0, 50.0)
+    (axes,) = bars(item, cells).axes
+    low, high = axes.get_xlim()
+    assert [low < tick < high for tick in axes.get_xticks()] == [True] * 4
+    middle = [sum(bar.get_x() + bar.get_width() / 2 for bar in axes.patches[k::3]) / 2 for k in range(3)]
+    assert [round(x, 6) for x in middle] == [0, 1, 2]

@@ -111,7 +111,7 @@ def bars(item: Item, cells: Cells) -> Figure:
                 linewidth=0.5,
                 error_kw={"linewidth": 0.8},
             )
-        place.set(title=str(panel), ylabel=item.measures[0].name)
+        place.set(title=str(panel), ylabel=item.measures[0].name, xlim=(-0.5, len(groups) - 0.5))
         place.set_xticks(range(len(groups)), [str(group) for group in groups])
     return _finish(figure, axes, item)
 

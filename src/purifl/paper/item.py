@@ -115,7 +115,7 @@ class Item(_Data):
         own = {"base": self.base, "grid": self.grid} | (self.quick if quick else {})
         base = deepcopy(common["base"]) | own["base"] | {"device": device}
         grids = own["grid"] if isinstance(own["grid"], list) else [own["grid"]]
-        full = [{"defense": common["defenses"], **grid} for grid in grids]
+        full = [{"defense": common["defenses"], **_possible(grid, device)} for grid in grids]
         found = Sweep.parse({"base": base, "grid": full, "seeds": [0]}).experiments()
         return [experiment.model_copy(update={"seed": seed}) for seed in range(seeds) for experiment in found]
 
@@ -126,6 +126,11 @@ class Item(_Data):
     def column(self, claim: Claim) -> str:
         """The column that a claim is about."""
         return claim.measure or self.measures[0].column
+
+
+def _possible(grid: dict[str, list[Any]], device: str) -> dict[str, list[Any]]:
+    """The grid, without the precision it is computed in where there is only one."""
+    return {key: values for key, values in grid.items() if device != "cpu" or key != "precision"}
 
 
 @cache
