@@ -11,6 +11,8 @@ from purifl.errors import RunError
 
 State: TypeAlias = dict[str, Tensor]
 
+_WHY = "Another version wrote it, or other settings; begin anew"
+
 
 def load_into(state: State, saved: State, what: str) -> None:
     """Copy ``saved`` into ``state``, in place, after checking names, shapes and dtypes.
@@ -23,15 +25,13 @@ def load_into(state: State, saved: State, what: str) -> None:
     if state.keys() != saved.keys():
         names = (("lacks", state.keys() - saved.keys()), ("has no use for", saved.keys() - state.keys()))
         differ = " and ".join(f"{how} {', '.join(sorted(some))}" for how, some in names if some)
-        raise RunError(
-            f"checkpoint does not match: {what} {differ}. Another version wrote it, or other settings; begin anew"
-        )
+        raise RunError(f"checkpoint does not match: {what} {differ}. {_WHY}")
     for key, tensor in state.items():
         given = saved[key]
         if given.shape != tensor.shape or given.dtype != tensor.dtype:
             raise RunError(
                 f"checkpoint does not match: {what}.{key} is {given.dtype} {tuple(given.shape)}, "
-                f"expected {tensor.dtype} {tuple(tensor.shape)}"
+                f"expected {tensor.dtype} {tuple(tensor.shape)}. {_WHY}"
             )
     for key, tensor in state.items():
         with torch.no_grad():

@@ -77,9 +77,9 @@ def test_without_the_attackers_the_attack_and_its_level_mean_nothing(tiny):
 
 
 def test_a_precision_is_for_gpus_and_left_out_on_a_cpu():
-    runs = {device: items()["figure-10"].experiments(1, False, device) for device in ("cpu", "cuda")}
+    runs = {device: items()["figure-10"].experiments(1, False, device) for device in ("cpu", "cpu:0", "cuda")}
     found = {device: {(run.dataset.name, run.precision) for run in runs[device]} for device in runs}
-    assert found["cpu"] == {("20newsgroups", "float32"), ("cifar-10", "float32")}
+    assert found["cpu"] == found["cpu:0"] == {("20newsgroups", "float32"), ("cifar-10", "float32")}
     assert found["cuda"] == {("20newsgroups", "float32"), ("cifar-10", "tf32")}
     assert len(runs["cpu"]) == len(runs["cuda"]) == 344
 

@@ -177,14 +177,14 @@ def test_where_seeds_are_missing_the_table_says_so_and_the_picture_compares_what
     files.export(known, tmp_path / "runs.parquet")
     reproduce([item], plan(tmp_path / "b", seeds=2), run=False, known=[tmp_path / "runs.parquet"])
     text = (tmp_path / "b" / "out" / "figure-14.md").read_text()
-    assert "of the seeds that all its cells have, 1 at least. Intervals are drawn from three seeds on." in text
+    assert "of the seeds that all its measured cells have, 1 at least. Intervals are drawn from three seeds on." in text
     assert "In square brackets the number of seeds" in text
     assert " [1] |" in text
     assert "[2]" not in text
     whole = (tmp_path / "out" / "figure-14.md").read_text()
     assert "Intervals are drawn from three seeds on." in whole
     assert "square brackets" not in whole
-    assert "all its cells have" not in whole
+    assert "all its measured cells have" not in whole
 
 
 def test_a_picture_with_most_of_it_missing_is_not_drawn(small, used, tmp_path):

@@ -145,7 +145,7 @@ def contours(item: Item, tracks: dict[str, Track]) -> Figure:
 
 
 def panels_of(item: Item, cells: Cells) -> dict[Any, set[int]]:
-    """Values of the first axis to draw a panel of, each with the seeds that all its cells have.
+    """Values of the first axis to draw a panel of, each with the seeds that all its measured cells have.
 
     At least half of the cells were measured: fewer show nothing.
     """

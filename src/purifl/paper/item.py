@@ -130,7 +130,7 @@ class Item(_Data):
 
 def _possible(grid: dict[str, list[Any]], device: str) -> dict[str, list[Any]]:
     """The grid, without the precision it is computed in where there is only one."""
-    return {key: values for key, values in grid.items() if device != "cpu" or key != "precision"}
+    return {key: values for key, values in grid.items() if key != "precision" or not device.startswith("cpu")}
 
 
 @cache
