@@ -80,7 +80,8 @@ def verdict_table(judged: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _of_the_picture(drawn: int, seeds: int) -> list[str]:
     """What to know of a picture that is not of all seeds, or whose intervals are left out; page's ``drawn``."""
-    said = [f"Each panel is of the seeds that all its measured cells have, {drawn} at least."] if 0 < drawn < seeds else []
+    some = f"Each panel is of the seeds that all its measured cells have, {drawn} at least."
+    said = [some] if 0 < drawn < seeds else []
     said += ["Intervals are drawn from three seeds on."] if 0 < drawn < 3 and seeds > 1 else []
     return [" ".join(said)] if said else []
 
