@@ -168,6 +168,9 @@ def test_settings_of_all_runs_can_be_given(purifl, grid):
         (["sweep", "grid.json", "--set", "round=3"], "did you mean 'rounds'"),
         (["sweep", "grid.json", "--device", "tpu"], "device: 'tpu'"),
         (["sweep", "grid.json", "--device", ""], "device: "),
+        (["sweep", "grid.json", "--set", "defense=upper"], "defense: 'upper' is not usable; the grid varies defense"),
+        (["sweep", "grid.json", "--set", "defense.keep=4"], "the grid varies defense, which goes before it"),
+        (["sweep", "grid.json", "--store", "grid.json"], "store: grid.json cannot be written"),
         (["sweep", "grid.json", "--address", "x"], "engine 'ray'"),
         (["results", "."], "not a store"),
         (["reproduce", "figure-77"], "did you mean 'figure-7'"),
@@ -197,10 +200,13 @@ def test_bad_conditions(purifl, grid):
                        (["--metrics", "test_acuracy"], "did you mean 'test_accuracy'?"),
                        (["--across", "seed"], "it needs --by"),
                        (["--by", "seed", "--across", "seed"], "across: 'seed' is not usable; it is one of --by"),
+                       (["--where", "defense=gpd", "--where", "detector=none", "--export", "t.tex"],
+                        "--export: 't.tex' is not usable; no finished run in sweeps/grid is like that"),
                        (["--export", "t.doc"], ".csv, .parquet, .tex, .md")):  # fmt: skip
         code, _, err = purifl("results", "sweeps/grid", *args)
         assert code == 2
         assert said in err
+    assert not Path("t.tex").exists()
 
 
 @pytest.mark.parametrize(
@@ -245,6 +251,21 @@ def test_what_was_reproduced_before_and_is_damaged(purifl, names):
     assert code == 2
     assert "figure-8.json is damaged: runs: field required; remove it" in err
     assert [file.name for file in Path("here").iterdir()] == ["figure-8.json"]  # nothing was begun
+
+
+def test_a_reproduction_is_alone_in_its_folder(purifl):
+    Path("mine").mkdir()
+    Path("mine/README.md").write_text("mine")
+    code, _, err = purifl("reproduce", "figure-1", "--quick", "--out", "mine")
+    assert code == 2
+    assert "out: mine is not empty and holds no reproduction; choose another folder" in err
+    assert [file.read_text() for file in Path("mine").iterdir()] == ["mine"]
+    assert purifl("reproduce", "figure-1", "--quick", "--out", "quick")[0] == 0
+    assert purifl("reproduce", "figure-1", "--quick", "--out", "quick")[0] == 0
+    for other in (["figure-6"], ["--device", "cuda", "--quick"], []):  # to make, and to list
+        code, _, err = purifl("reproduce", *other, "--out", "quick")
+        assert code == 2
+        assert "out: quick has figure-1 made by purifl reproduce --quick --device cpu; choose another folder" in err
 
 
 def test_the_list_knows_a_table_reads_it_once_and_writes_nothing(purifl, monkeypatch):

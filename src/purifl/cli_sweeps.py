@@ -157,6 +157,8 @@ def results_command(
         found = table.group(found, rows, wanted)
         shown = [*rows, "n", *wanted]
     if export is not None:
+        if not found:
+            raise ConfigError("--export", str(export), f"no finished run in {source} is like that")
         files.export(found, export)
     if json_:
         sys.stdout.write(json.dumps(found, default=str) + "\n")
@@ -196,10 +198,15 @@ def _expendable(column: str) -> int:
 
 
 def _override(settings: dict[str, Any], items: list[str]) -> None:
+    """Settings of all runs; one that the grid varies is refused, since it would have no effect."""
     from purifl.experiment import assignment, set_path
 
+    given = settings.get("grid")
+    grids = [grid for grid in (given if isinstance(given, list) else [given]) if isinstance(grid, dict)]
     for item in items:
         path, value = assignment(item)
+        if varied := [key for grid in grids for key in grid if f"{path}.".startswith(f"{key}.")]:
+            raise ConfigError(path, value, f"the grid varies {varied[0]}, which goes before it; change it there")
         set_path(settings, f"base.{path}", value)
 
 
@@ -249,6 +256,7 @@ def reproduce_command(
     plan = Plan(folder, (QUICK_SEEDS if quick else FULL_SEEDS) if seeds is None else seeds, quick, device)
     wanted = paper.chosen(names or [])
     if not wanted:
+        plan.check()
         _list_items(plan, Store(plan.store, tuple(known or [])), paper.items())
         return
     try:

@@ -92,11 +92,11 @@ class RunFolder:
         if self.path.exists() and not self.begun and any(not _left_over(e) for e in self.path.iterdir()):
             raise RunError(f"out: {self.path} is not empty and not a run folder; choose another")
 
-    def check_writable(self) -> None:
-        """Refuse a place that cannot be written."""
+    def check_writable(self, option: str = "out") -> None:
+        """Refuse a place that cannot be written, naming the ``option`` it was given by."""
         nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
         if not (nearest.is_dir() and os.access(nearest, os.R_OK | os.W_OK | os.X_OK)):
-            raise RunError(f"out: {self.path} cannot be written: {nearest} is not a writable folder")
+            raise RunError(f"{option}: {self.path} cannot be written: {nearest} is not a writable folder")
 
     def _state(self) -> str:
         if self.finished:

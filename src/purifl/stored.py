@@ -128,6 +128,8 @@ class _Judged(_Kept):
 class _Findings(_Kept):
     title: str
     runs: NonNegativeInt
+    quick: bool
+    device: str | None = None
     done: NonNegativeInt
     seeds: PositiveInt
     complete: NonNegativeInt

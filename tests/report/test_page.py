@@ -298,3 +298,15 @@ def test_somebody_elses_page_is_not_overwritten_and_ours_is(tmp_path):
     assert "my home page" in (tmp_path / "index.html").read_text()
     write_report([synthetic("lower")], tmp_path / "ours")
     assert report([synthetic()], tmp_path / "ours").rows[1][0] == "gpd"
+
+
+def test_somebody_elses_figures_are_not_overwritten_and_ours_are_gone_with_their_report(tmp_path):
+    (tmp_path / "thesis" / "figures").mkdir(parents=True)
+    with pytest.raises(RunError, match="figures is there without a report"):
+        write_report([synthetic()], tmp_path / "thesis", figures=True)
+    figures = tmp_path / "ours" / "figures"
+    write_report([synthetic(), synthetic(attack="lie")], tmp_path / "ours", figures=True)
+    assert [file.is_dir() for file in figures.iterdir()] == [True, True]
+    write_report([synthetic()], tmp_path / "ours", figures=True)
+    assert "trust.svg" in {file.name for file in figures.iterdir() if file.is_file()}
+    assert not any(file.is_dir() for file in figures.iterdir())

@@ -1,6 +1,7 @@
 """Sweeps on a real Ray cluster, on this machine: two nodes, one of which is lost half-way."""
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -99,11 +100,19 @@ def test_a_cluster_gives_the_same_results_outlives_a_lost_node_and_says_what_it_
         sweep({"base": tiny(device="cuda")}, tmp_path / "store", engine="ray", address=cluster.address)
 
 
-def test_an_address_where_nobody_is_is_an_error(tiny, tmp_path, monkeypatch):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
+def test_an_address_where_nobody_is_is_an_error_at_once(address, tiny, tmp_path):
+    """Left to itself, Ray tries for minutes."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'purifl[ray]'")
+    with pytest.raises(RunError, match=f"no Ray cluster at '{re.escape(address)}'"):
+        sweep({"base": tiny()}, tmp_path / "store", engine="ray", address=address)
+
+
+def test_an_address_that_ray_cannot_use_is_an_error(tiny, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'purifl[ray]'")
     monkeypatch.setattr("ray.init", refuse)
-    with pytest.raises(RunError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
-        sweep({"base": tiny()}, tmp_path / "store", engine="ray", address="127.0.0.1:1")
+    with pytest.raises(RunError, match=r"no Ray cluster at 'auto': nobody answers"):
+        sweep({"base": tiny()}, tmp_path / "store", engine="ray", address="auto")
 
 
 def refuse(**_):

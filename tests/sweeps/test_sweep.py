@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,7 @@ def test_bad_input_is_refused_before_anything_is_written(three, tmp_path):
     for options, said in (
         ({"workers": 0}, "workers: 0"),
         ({"address": "127.0.0.1:1"}, "address.*engine 'ray'"),
+        ({"engine": "dask"}, "engine: 'dask'.*local, ray"),
         ({"log": "wandb"}, "log: 'wandb'.*tensorboard, mlflow"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -210,15 +211,18 @@ def test_two_sweeps_at_once_share_the_work(tiny, tmp_path):
         done = counts.setdefault(name, [])
         reports[name] = sweep(grid, tmp_path / "store", workers=1, on_progress=lambda now: done.append(now.done))
 
-    threads = [threading.Thread(target=take_part, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as both:
+        assert list(both.map(take_part, "ab")) == [None, None]
     assert all(not report.failures and len(report.results()) == 12 for report in reports.values())
     assert reports["a"].results()[3].history == run(reports["a"].experiments[3]).history
     for folder in Store.existing(tmp_path / "store").folders():
         assert [row["round"] for row in folder.rows("metrics.jsonl")] == list(range(1, 31))
+
+
+def test_a_store_that_another_sweep_is_making_is_one(tmp_path):
+    """Its marker is about to be moved into place."""
+    (tmp_path / "store.0a1b.json.new").touch()
+    assert Store.at(tmp_path).folders() == []
 
 
 def test_ctrl_c_leaves_everything_resumable_and_nobody_behind(tiny, tmp_path):

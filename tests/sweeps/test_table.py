@@ -122,6 +122,14 @@ def test_a_column_for_each_value_of_a_setting(store):
         table.across([{"a": 1, "b": "a", "m": 0.5}], ["a"], "b", ["m"])
 
 
+def test_a_run_is_known_by_the_same_name_in_every_file(tmp_path):
+    """As a number, 8573446e6911 would be infinite."""
+    found = [{"run": name, "seed": 1} for name in ("8573446e6911", "000123456789", "ab12")]
+    for name in ("t.csv", "t.parquet"):
+        files.export(found, tmp_path / name)
+        assert table.rows(tmp_path / name) == found
+
+
 def test_columns_of_mixed_types_can_be_stored(tmp_path):
     mixed = [{"a": 1, "b": "auto"}, {"a": 0.5, "b": 3}, {"a": None, "c": True}]
     files.export(mixed, tmp_path / "t.parquet")

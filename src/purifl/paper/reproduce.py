@@ -54,6 +54,17 @@ class Plan:
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise ConfigError("seeds", self.seeds, f"it should be 1 to {MOST_SEEDS}")
 
+    def check(self) -> None:
+        """Refuse a folder with files of somebody else's, with damaged ones, or made in another way."""
+        found = self.made()
+        if self.out.is_dir() and any(self.out.iterdir()) and not (self.store / "store.json").exists():
+            raise RunError(f"out: {self.out} is not empty and holds no reproduction; choose another folder")
+        for name, facts in found.items():
+            made = (facts["quick"], facts["device"] or self.device)
+            if made != (self.quick, self.device):
+                how = ["purifl", "reproduce", *["--quick"] * made[0], "--device", made[1]]
+                raise RunError(f"out: {self.out} has {name} made by {' '.join(how)}; choose another folder")
+
     @property
     def store(self) -> Path:
         """Where the runs are."""
@@ -103,7 +114,7 @@ def reproduce(
         on_progress: Told how far the runs are.
         on_made: Told what was found of an item.
     """
-    plan.made()  # what is damaged would show only after the first runs
+    plan.check()
     everything = [experiment for item in wanted for experiment in plan.experiments(item)]
     if run:
         check_data(everything, Store(plan.store, tuple(known)))
@@ -158,9 +169,9 @@ def _make(item: Item, plan: Plan, store: Store) -> dict[str, Any]:
         drawn = _draw(item, cells, rows, plan.out)
     verdicts = {subject: claims.judged(item, subject, cells, plan.quick) for subject in SUBJECTS}
     facts = {
-        "title": item.heading(plan.quick), "quick": plan.quick, "seeds": plan.seeds if planned else 1,
-        "complete": _complete(planned, done) if planned else 1, "runs": len(planned), "done": len(done),
-        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "title": item.heading(plan.quick), "quick": plan.quick, "device": plan.device,
+        "seeds": plan.seeds if planned else 1, "complete": _complete(planned, done) if planned else 1,
+        "runs": len(planned), "done": len(done), "seconds": round(sum(row["seconds"] for row in rows), 1),
         "hardware": sorted({str(row["hardware"]) for row in rows}), "judged": verdicts,
     }  # fmt: skip
     _write(plan.out / f"{item.name}.csv", cells_csv(item, cells))

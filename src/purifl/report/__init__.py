@@ -30,6 +30,8 @@ def write_report(results: Sequence[Result], out: Path, *, figures: bool = False)
     try:
         if index.exists() and GENERATOR not in index.read_text(encoding="utf-8", errors="replace")[:1000]:
             raise RunError(f"out: {index} is not a report of purifl's; choose another folder")
+        if figures and not index.exists() and (out / "figures").exists():
+            raise RunError(f"out: {out / 'figures'} is there without a report; choose another folder")
         out.mkdir(parents=True, exist_ok=True)
         index.write_text(page(found), encoding="utf-8")
         if figures:

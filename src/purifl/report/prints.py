@@ -19,18 +19,26 @@ NAMES = (*map(slug, CURVES), "trust", "data")
 
 def write_figures(found: Sequence[Setup], out: Path) -> list[Path]:
     """Every figure as SVG, PDF and PNG in ``out``, in a folder for each set-up where there are several."""
+    _clear(out)
     written = []
     for k, setup in enumerate(found):
         folder = out / f"{k + 1}-{slug(setup.name)}" if len(found) > 1 else out
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in (folder / f"{name}.{form}" for name in NAMES for form in FORMATS):
-            stale.unlink(missing_ok=True)
         for name, figure in figures(setup):
             for form in FORMATS:
                 file = folder / f"{name}.{form}"
                 file.write_bytes(drawn(figure, form))
                 written.append(file)
     return written
+
+
+def _clear(out: Path) -> None:
+    """Remove the figures of an earlier report, and the folders that only held such."""
+    for folder in (out, *out.glob("[0-9]*-*/")):
+        for stale in (folder / f"{name}.{form}" for name in NAMES for form in FORMATS):
+            stale.unlink(missing_ok=True)
+        if folder != out and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def figures(setup: Setup) -> Iterator[tuple[str, Figure]]:

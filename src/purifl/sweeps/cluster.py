@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Hashable
 from typing import Any
 
@@ -12,6 +13,21 @@ from purifl.sweeps.work import Job, Outcome, work
 
 _RETRIES = 10
 """How often a run whose machine is lost is taken up by another."""
+
+
+_PATIENCE = 10.0
+"""Seconds in which a cluster answers; Ray itself would try for minutes."""
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address HOST:PORT where nobody answers; other kinds of address are Ray's to understand."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(f"address: no Ray cluster at {address!r}: {error}") from error
 
 
 class Cluster:
@@ -28,6 +44,7 @@ class Cluster:
         passed_on = {key: value for key, value in os.environ.items() if key == "PURIFL_DATA"}
         variables = {"PURIFL_WORKERS": "1", **passed_on}
         place = address or os.environ.get("RAY_ADDRESS", "local")
+        _check_reachable(place)
         here: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if place == "local" else {}
         try:
             ray.init(address=place, log_to_driver=False, runtime_env={"env_vars": variables}, **here)

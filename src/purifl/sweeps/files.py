@@ -141,7 +141,7 @@ def _read_csv(file: Path) -> list[Row]:
             for row in reader:
                 if None in row or None in row.values():
                     raise RunError(f"{file} cannot be read as CSV: line {reader.line_num} is not as long as the first")
-                found.append({key: _number(value) for key, value in row.items()})
+                found.append({key: value if key == "run" else _number(value) for key, value in row.items()})
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RunError(f"{file} cannot be read as CSV: {error}") from error
     return found

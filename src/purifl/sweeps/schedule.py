@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from purifl.errors import ConfigError, DataError
 from purifl.experiment import Experiment
@@ -101,7 +101,7 @@ def sweep(
     workers: int | None = None,
     engine: EngineName = "local",
     address: str | None = None,
-    known: Sequence[Path] = (),
+    known: Sequence[Path | str] = (),
     log: Log | None = None,
     on_progress: OnProgress | None = None,
 ) -> Report:
@@ -123,13 +123,16 @@ def sweep(
     """
     if workers is not None and workers < 1:
         raise ConfigError("workers", workers, "it should be at least 1")
+    if engine not in get_args(EngineName):
+        raise ConfigError("engine", engine, f"one of {', '.join(get_args(EngineName))}")
+    tables = tuple(Path(file) for file in known)
     if address is not None and engine != "ray":
         raise ConfigError("address", address, "it is for engine 'ray'")
     check_log(log)
     experiments = _experiments(what)
     if engine == "local":
-        check_data(experiments, Store(Path(store), tuple(known)))
-    schedule = _Schedule(Store.adopting(store, known, experiments), experiments, log, on_progress or (lambda _: None))
+        check_data(experiments, Store(Path(store), tables))
+    schedule = _Schedule(Store.adopting(store, tables, experiments), experiments, log, on_progress or (lambda _: None))
     if schedule.queue:
         devices = {experiment.device for experiment in experiments}
         chosen = Local(workers, devices) if engine == "local" else Cluster(workers, devices, address)

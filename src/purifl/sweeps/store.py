@@ -48,10 +48,11 @@ class Store:
     def at(cls, path: Path | str) -> Store:
         """The store in ``path``, made if there is nothing; a folder that holds anything else is refused."""
         store = cls(Path(path))
-        RunFolder(store.path).check_writable()
+        RunFolder(store.path).check_writable("store")
         marker = store.path / "store.json"
         if not marker.exists():
-            if store.path.exists() and any(store.path.iterdir()):
+            others = store.path.exists() and any(not file.name.startswith("store.") for file in store.path.iterdir())
+            if others and not marker.exists():  # another sweep may be making it at this moment
                 raise RunError(f"store: {store.path} is not empty and holds no store; choose another folder")
             try:
                 store.path.mkdir(parents=True, exist_ok=True)
