@@ -14,8 +14,8 @@ from purifl.sweeps.table import row_of
 from tiny import TINY
 
 FOUND = {
-    "title": "a figure", "quick": True, "device": "cpu", "runs": 2, "done": 1, "seeds": 1, "complete": 0, "seconds": 0.5,
-    "hardware": ["a CPU"],
+    "title": "a figure", "quick": True, "device": "cpu", "runs": 2, "done": 1, "seeds": 1, "complete": 0,
+    "seconds": 0.5, "hardware": ["a CPU"],
     "judged": {"gpd-paper": {"verdict": "open", "claims": []}, "gpd": {"verdict": "not", "claims": []}},
 }  # fmt: skip
 EVENT = {"round": 1, "event": "cut", "client": 0, "neighbour": 1, "malicious": True}
