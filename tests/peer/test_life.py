@@ -67,7 +67,8 @@ def test_gamma_still_sums_to_the_gradients_after_a_storm_of_losses(repairing, tm
         assert imbalance(network) > 1e-3
 
 
-def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(tmp_path):
+@pytest.mark.parametrize("failing", [False, True], ids=["", "and the words before have just failed"])
+def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(failing, tmp_path):
     network = federation(tmp_path, {"least": 0.1, "most": 20.0}, clients=3, rounds=4, eval_every=4)
     nodes = [node(network, peer) for peer in network.peers]
 
@@ -91,6 +92,14 @@ def test_the_last_round_is_agreed_upon_though_the_last_words_take_long(tmp_path)
 
     through(1, 0, without_receipt)
     through(0, 1, late)
+    last, begin = nodes[1].exchange, nodes[1].exchange.open
+
+    def open_(round_, cut):
+        begin(round_, cut)
+        if failing and round_ == 4:
+            last._unreached.add(0)
+
+    last.open = open_
     play(run_all(nodes))
     assert nodes[0].ledger.edges[1].counted == nodes[1].ledger.edges[0].counted == [0, 1, 2]
     assert nodes[0].journal.repaired[1] == 1

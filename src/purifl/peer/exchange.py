@@ -68,7 +68,7 @@ class Exchange:
     def open(self, round_: int, cut: frozenset[int]) -> None:
         """A round begins: its messages are wanted, and nobody has one's own yet."""
         self._mail.move(round_)
-        self.receipts, self._gone, self._answering, self._unreached, self.cut = {}, set(), set(), set(), cut
+        self.receipts, self._gone, self._answering, self.cut = {}, set(), set(), cut
         self._ready = time.monotonic()
 
     def answered(self, peer: int) -> None:
@@ -76,8 +76,9 @@ class Exchange:
         self._answering.add(peer)
 
     async def send(self, outgoing: Outgoing) -> None:
-        """Begin to tell everybody; what was being said before is not said any more."""
+        """Begin to tell everybody; what was being said before is not any more, nor does it matter whom it reached."""
         await self.hush()
+        self._unreached.clear()
         self._previous, self.outgoing = self.outgoing, outgoing
         for peer in self.neighbours:
             self._spawn(self._deliver(peer, outgoing))
