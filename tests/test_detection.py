@@ -103,23 +103,29 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     size = np.bincount(hood.rows)
     distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
 
-    def median(values):
+    def median(values, parts=2):
         values = sorted(values)
-        return values[(len(values) - 1) // 2] if values else math.nan
+        return values[(len(values) - 1) // parts] if values else math.nan
 
     def suspicion(i, j):
-        path = ((messages[:, j] - messages[:, i]) ** 2).sum()
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         around = [k for r, k in edges if r == i]
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
         faded = lengths[0, j] / len(messages) ** 0.25
         ours = max(mean[i], min(own[i], lengths[0, i]), faded if large(i, j, around) else 0)
-        push = openness * (mixed * distance[i, j]) ** 3 / path / (ours + mean[j])
+        push = openness * persistence(i, j, mixed) * mixed * distance[i, j] / (ours + mean[j])
         heard = [k for k in around if k != i and kept[i, k]]
-        others = median(distance[i, k] for k in [k for k in heard if k in trusted] or heard)
-        if size[i] <= 4 or math.isnan(others):
+        usual = [k for k in heard if k in trusted] or heard
+        if size[i] <= 4 or not usual:
             return push
-        return max(push, distance[i, j] / others * alike(i, j, around) * min(1, 4 * push))
+        apart = distance[i, j] / median(distance[i, k] for k in usual) * alike(i, j, around)
+        lasting = [persistence(i, k, mixed) for k in usual]
+        ratio = persistence(i, j, mixed) * median(lasting, parts=4) / median(lasting) ** 2
+        unusual = min(2, max(1, ratio)) if kept[i, j] and alike(i, j, around) else 1
+        return max(push, unusual * min(1, push), apart * min(1, 4 * push))
+
+    def persistence(i, j, mixed):
+        return (mixed * distance[i, j]) ** 2 / ((messages[:, j] - messages[:, i]) ** 2).sum()
 
     def agreement_of(j, around):
         first, length = messages[0], lengths[0]
@@ -275,6 +281,19 @@ def test_a_push_in_one_direction_is_suspected_by_everyone_who_hears_it(graph):
     to_attacker = (hood.cols == 4) & ~hood.to_self
     assert (scores[-1][to_attacker] < 0.01).all()
     assert (scores[-1][~to_attacker & (hood.own_cols[hood.rows] != 4)] == 1).all()
+
+
+@pytest.mark.parametrize(("restless", "found"), [(0.4, True), (1.5, False)])
+def test_a_push_that_gradients_could_explain_is_found_by_its_lasting_longer_than_the_others(restless, found):
+    """Everybody's data differ; honest messages go to and fro after the first. Not if these differ as much, in a third."""
+    there_and_back = 0.4 * np.resize([1, -1], 10)
+    messages = np.einsum("t,ik->tik", np.r_[1, there_and_back], np.eye(10, 20))
+    messages[1:, :3] *= restless / 0.4
+    messages[1:, 9] = 0.05 * messages[0, 9]
+    hood, scores = watch(nx.complete_graph(10), messages, np.broadcast_to(messages[0], messages.shape))
+    by_calm = (hood.rows >= 3) & (hood.rows < 9)
+    assert ((scores[-1][by_calm & (hood.cols == 9)] < 0.1) == found).all()
+    assert (scores[-1][by_calm & (hood.cols != 9)] == 1).all()
 
 
 def test_with_somebody_to_trust_no_majority_is_needed_to_find_who_is_apart():

@@ -54,16 +54,17 @@ def test_sums_products_and_distances_equal_dense_ones(case, seed):
 
 @given(hoods(), st.integers(0, 999))
 @settings(max_examples=60, deadline=None)
-def test_medians_equal_numpy(case, seed):
+def test_quantiles_equal_numpy(case, seed):
     _, _, hood = case
     rng = torch.Generator().manual_seed(seed)
     values = torch.rand(len(hood.rows), dtype=torch.float64, generator=rng).mul(4).round()  # with ties
     among = torch.rand(len(hood.rows), generator=rng) < 0.7
-    found = hood.medians(values, among)
-    for i, median in enumerate(found.tolist()):
-        chosen = values[(hood.rows == i) & among].numpy()
-        expected = np.quantile(chosen, 0.5, method="lower") if len(chosen) else np.nan
-        assert median == pytest.approx(expected, nan_ok=True)
+    torch.testing.assert_close(hood.medians(values, among), hood.quantiles(values, among, 0.5), equal_nan=True)
+    for share in (0.25, 0.5):
+        for i, found in enumerate(hood.quantiles(values, among, share).tolist()):
+            chosen = values[(hood.rows == i) & among].numpy()
+            expected = np.quantile(chosen, share, method="lower") if len(chosen) else np.nan
+            assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_chunks_cover_every_edge_once_and_change_nothing(monkeypatch):

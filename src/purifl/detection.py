@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
+_UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
 _LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
@@ -149,26 +150,30 @@ class Persistence(Detector):
     """Trust falls when a neighbour's messages add up to more than gradients could explain.
 
     With gradient tracking the differences of honest neighbours telescope: E_ij = Σ_{τ=0..t} (γ_j^τ − γ_i^τ) is
-    g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. Both tests are
-    free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
+    g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. All three tests
+    are free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
-        push_ij  = κ_ij · ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖² · ‖ρ_i E_ij‖ / (b_ij + a_j),    a_j⁴ = mean_τ ‖γ_j^τ‖⁴
-        apart_ij = ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij · min(1, 4 push_ij)
+        push_ij    = κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j),    P_ij = ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖²
+        unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
+        apart_ij   = min(1, 4 push_ij) · ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij
 
-    The first ratio in ``push`` is 1/t for noise, 1 for a constant difference and t for a constant push; the second is
-    below 1 as long as E_ij could be the difference of two gradients. How long another's may be its messages tell; one's
-    own is known, and may stay long where messages become short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts
-    for no more than at first, because it grows while an attack ruins the model. To a *large* client (below) one's own
-    adds nothing, and its gradient could not grow at all. It is allowed as much again as its first message alone, which
-    later ones do not lengthen, is worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t.
+    The *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the other ratio in
+    ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two gradients. How long
+    another's may be its messages tell; one's own is known, and may stay long where messages become short, hence b_ij =
+    max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an attack ruins the
+    model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all. It is allowed as
+    much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in
+    round t.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
     them is 1/ρ_i times as long. It is 1 for those already cut.
 
-    ``apart`` is for those who push in changing directions, and is asked only by clients with neighbours enough to
-    compare. Of two clients the one with more data has the longer gradients and is farther from everyone, so by the
-    lengths of the first messages
+    The other two compare neighbours, those a client listens to, and are asked where there are enough of them.
+    ``unusual`` is for a push that gradients could explain, but that lasts up to twice as long as the others' do. How
+    much these differ is allowed for by their lower quartile. It is not asked of those already cut, nor where alike_ij =
+    0. ``apart`` is for those who push in changing directions. Of two clients the one with more data has the longer
+    gradients and is farther from everyone, so by the lengths of the first messages
 
         alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖.
 
@@ -181,8 +186,8 @@ class Persistence(Detector):
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
 
-    Clients known to be honest can be named, ``trusted``, for everybody who hears them. They are never suspect, and
-    median_k ‖E_ik‖ is taken over them alone. What first messages tell remains a matter of the majority.
+    Clients known to be honest can be named, ``trusted``, for everybody who hears them. They are never suspect, and what
+    is usual of E_ik and P_ik is taken from them alone. What first messages tell remains a matter of the majority.
     """
 
     sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond 1")
@@ -223,7 +228,7 @@ class Persistence(Detector):
         return hood.columns * vector
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
-        """s_ij = exp(−c · max(0, max(push_ij, apart_ij) − 1)), and 1 while somebody twice as far is suspect."""
+        """s_ij = exp(−c · max(0, max(push, unusual, apart) − 1)), and 1 while somebody twice as far is suspect."""
         state["sum"] += gamma
         (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
@@ -236,8 +241,11 @@ class Persistence(Detector):
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
-        push = self._push(state, hood, _levelled(hood, distance, ~kept), own)
-        suspicion = torch.maximum(push, self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1))
+        levelled = _levelled(hood, distance, ~kept)
+        push = self._push(state, hood, levelled, own)
+        apart = self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1)
+        unusual = push.clamp(max=1) * self._unusual(state, hood, levelled, kept)
+        suspicion = torch.maximum(torch.maximum(push, unusual), apart)
         if self.trusted:
             suspicion = suspicion.masked_fill(self._known(hood), 0)
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
@@ -260,13 +268,23 @@ class Persistence(Detector):
         push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
+    def _unusual(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
+        persistence, among = distance**2 / state["squares"], self._among(hood, kept)
+        median, low = (hood.quantiles(persistence, among, share)[hood.rows] for share in (0.5, 0.25))
+        ratio = (persistence / median * low / median).nan_to_num(1).clamp(1, _UNUSUAL)
+        return torch.where(kept & (state["alike"] > 0), ratio, 1)
+
     def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        among = kept & hood.to_others
-        if self.trusted:
-            known = among & self._known(hood)
-            among = torch.where((hood.sums(known.double()) > 0)[hood.rows], known, among)
-        median = hood.medians(distance, among)[hood.rows]
+        median = hood.medians(distance, self._among(hood, kept))[hood.rows]
         return (state["alike"] * distance / median).nan_to_num(0, 0)
+
+    def _among(self, hood: Neighbourhood, kept: Tensor) -> Tensor:
+        """(E,) the measure of what is usual: the others a client listens to, or those of them that it trusts."""
+        among = kept & hood.to_others
+        if not self.trusted:
+            return among
+        known = among & self._known(hood)
+        return torch.where((hood.sums(known.double()) > 0)[hood.rows], known, among)
 
     def _known(self, hood: Neighbourhood) -> Tensor:
         """(E,) the edges to clients that are trusted."""

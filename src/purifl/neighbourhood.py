@@ -253,13 +253,17 @@ class Neighbourhood:
 
         Of an even number the lower of the two middle values, so that one of two neighbours cannot raise it.
         """
+        return self.quantiles(values, among, 0.5)
+
+    def quantiles(self, values: Tensor, among: Tensor, share: float) -> Tensor:
+        """The value in each row below which a ``share`` of the others are, in the same way; of two the lower."""
         shown = torch.where(among, values, torch.nan)  # sorted behind all numbers
-        middle = ((self.sums(among.to(values.dtype)) - 1) / 2).long()
+        place = ((self.sums(among.to(values.dtype)) - 1) * share).long()
         if len(shown) == len(self.own) * self.columns:
-            return shown.view(-1, self.columns).sort(1).values.gather(1, middle[:, None])[:, 0]
+            return shown.view(-1, self.columns).sort(1).values.gather(1, place[:, None])[:, 0]
         order = shown.argsort(stable=True)
         order = order[self.rows[order].argsort(stable=True)]
-        return shown[order[self.offsets[:-1] + middle]]
+        return shown[order[self.offsets[:-1] + place]]
 
 
 def add_rows(total: Tensor, offsets: Tensor, values: Tensor, place: Tensor, vectors: Tensor) -> None:
