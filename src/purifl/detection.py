@@ -147,7 +147,7 @@ class History(Detector):
 
 @detectors.register("persistence")
 class Persistence(Detector):
-    """Trust falls when a neighbour's messages add up to more than gradients could explain.
+    """Trust falls when a neighbour's messages add up to more than gradients could explain, or for longer than others'.
 
     With gradient tracking the differences of honest neighbours telescope: E_ij = Σ_{τ=0..t} (γ_j^τ − γ_i^τ) is
     g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. All three tests
@@ -194,7 +194,7 @@ class Persistence(Detector):
     trusted: tuple[int, ...] = Field(
         (),
         exclude_if=lambda trusted: not trusted,  # runs of before there was such a thing stay the same runs
-        description="clients known to be honest: never suspect, and the measure of how far apart the others may be",
+        description="clients known to be honest: never suspect, and the measure of what is usual among the others",
     )
 
     def check_clients(self, ids: Collection[int]) -> None:
