@@ -296,6 +296,17 @@ def test_a_push_that_gradients_could_explain_is_found_by_its_lasting_longer_than
     assert (scores[-1][by_calm & (hood.cols != 9)] == 1).all()
 
 
+@pytest.mark.parametrize("silent", [4, 5])
+def test_who_says_nothing_is_no_measure_of_what_is_usual(silent):
+    """The same push, beside neighbours in whose place one's own messages stand."""
+    there_and_back = 0.4 * np.resize([1, -1], 10)
+    messages = np.einsum("t,ik->tik", np.r_[1, there_and_back], np.eye(10, 20))
+    messages[1:, 9] = 0.05 * messages[0, 9]
+    messages[:, 1 : 1 + silent] = messages[:, :1]
+    hood, scores = watch(nx.complete_graph(10), messages, np.broadcast_to(messages[0], messages.shape))
+    assert (scores[-1][(hood.rows == 0) & (hood.cols == 9)] < 0.1).all()
+
+
 def test_with_somebody_to_trust_no_majority_is_needed_to_find_who_is_apart():
     """Six of ten push, by less than their push alone would tell."""
     rng, graph = np.random.default_rng(12), nx.complete_graph(10)

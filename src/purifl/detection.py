@@ -157,23 +157,24 @@ class Persistence(Detector):
         unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
         apart_ij   = min(1, 4 push_ij) · ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij
 
-    The *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the other ratio in
-    ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two gradients. How long
-    another's may be its messages tell; one's own is known, and may stay long where messages become short, hence b_ij =
-    max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an attack ruins the
-    model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all. It is allowed as
-    much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in
-    round t.
+    With nobody cut the *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the
+    other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
+    gradients. How long another's may be its messages tell; one's own is known, and may stay long where messages become
+    short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
+    attack ruins the model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all.
+    It is allowed as much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥
+    ‖γ_j⁰‖ / t^¼ in round t.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
     them is 1/ρ_i times as long. It is 1 for those already cut.
 
-    The other two compare neighbours, those a client listens to, and are asked where there are enough of them.
-    ``unusual`` is for a push that gradients could explain, but that lasts up to twice as long as the others' do. How
-    much these differ is allowed for by their lower quartile. It is not asked of those already cut, nor where alike_ij =
-    0. ``apart`` is for those who push in changing directions. Of two clients the one with more data has the longer
-    gradients and is farther from everyone, so by the lengths of the first messages
+    The other two compare neighbours with those that a client listens to, and are asked by clients with at least four,
+    cut or not. ``unusual`` is for a push that gradients could explain, but that lasts longer than the others' do; it
+    counts up to twice. How much these differ by themselves is allowed for by their lower quartile. It is not asked of
+    those already cut, nor where alike_ij = 0. ``apart`` is for those who push in changing directions. Of two clients
+    the one with more data has the longer gradients and is farther from everyone, so by the lengths of the first
+    messages
 
         alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖.
 
@@ -269,7 +270,8 @@ class Persistence(Detector):
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
     def _unusual(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        persistence, among = distance**2 / state["squares"], self._among(hood, kept)
+        persistence = distance**2 / state["squares"]
+        among = self._among(hood, kept) & persistence.isfinite()
         median, low = (hood.quantiles(persistence, among, share)[hood.rows] for share in (0.5, 0.25))
         ratio = (persistence / median * low / median).nan_to_num(1).clamp(1, _UNUSUAL)
         return torch.where(kept & (state["alike"] > 0), ratio, 1)

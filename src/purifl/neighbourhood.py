@@ -256,7 +256,7 @@ class Neighbourhood:
         return self.quantiles(values, among, 0.5)
 
     def quantiles(self, values: Tensor, among: Tensor, share: float) -> Tensor:
-        """The value in each row below which a ``share`` of the others are, in the same way; of two the lower."""
+        """Each row's quantile over the edges in ``among``: (R,), NaN where there are none; between two, the lower."""
         shown = torch.where(among, values, torch.nan)  # sorted behind all numbers
         place = ((self.sums(among.to(values.dtype)) - 1) * share).long()
         if len(shown) == len(self.own) * self.columns:
