@@ -285,7 +285,7 @@ def test_a_push_in_one_direction_is_suspected_by_everyone_who_hears_it(graph):
 
 @pytest.mark.parametrize(("restless", "found"), [(0.4, True), (1.5, False)])
 def test_a_push_that_gradients_could_explain_is_found_by_its_lasting_longer_than_the_others(restless, found):
-    """Honest messages go to and fro after the first. Not where a third of the honest differ from the rest as much."""
+    """Honest messages go back and forth after the first. Not found where a third differ from the rest as much."""
     there_and_back = 0.4 * np.resize([1, -1], 10)
     messages = np.einsum("t,ik->tik", np.r_[1, there_and_back], np.eye(10, 20))
     messages[1:, :3] *= restless / 0.4
