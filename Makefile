@@ -31,7 +31,7 @@ types: $(STAMP) ## Strict mypy
 	@$(BIN)/mypy
 
 unit: $(STAMP) ## The tests alone
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -q
 
 test-network: $(STAMP) ## Federations of real processes, killed and disturbed (some minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -m network --timeout 600
