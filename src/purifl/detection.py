@@ -242,10 +242,10 @@ class Persistence(Detector):
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["squares"].addcmul_(now, now)
-        levelled = _levelled(hood, distance, ~kept)
+        levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
         push = self._push(state, hood, levelled, own)
-        apart = self._apart(state, hood, distance, kept) * (_PUSHING * push).clamp(max=1)
-        unusual = push.clamp(max=1) * self._unusual(state, hood, levelled, kept)
+        apart = (_PUSHING * push).clamp(max=1) * _apart(state, hood, distance, among)
+        unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)
         if self.trusted:
             suspicion = suspicion.masked_fill(self._known(hood), 0)
@@ -269,17 +269,6 @@ class Persistence(Detector):
         push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
         return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
-    def _unusual(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        persistence = distance**2 / state["squares"]
-        among = self._among(hood, kept) & persistence.isfinite()
-        median, low = (hood.quantiles(persistence, among, share)[hood.rows] for share in (0.5, 0.25))
-        ratio = (persistence / median * low / median).nan_to_num(1).clamp(1, _UNUSUAL)
-        return torch.where(kept & (state["alike"] > 0), ratio, 1)
-
-    def _apart(self, state: State, hood: Neighbourhood, distance: Tensor, kept: Tensor) -> Tensor:
-        median = hood.medians(distance, self._among(hood, kept))[hood.rows]
-        return (state["alike"] * distance / median).nan_to_num(0, 0)
-
     def _among(self, hood: Neighbourhood, kept: Tensor) -> Tensor:
         """(E,) the measure of what is usual: the others a client listens to, or those of them that it trusts."""
         among = kept & hood.to_others
@@ -291,6 +280,20 @@ class Persistence(Detector):
     def _known(self, hood: Neighbourhood) -> Tensor:
         """(E,) the edges to clients that are trusted."""
         return torch.isin(hood.senders, torch.tensor(self.trusted, device=hood.senders.device))
+
+
+def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
+    """(E,) how much longer than usual ``among`` neighbours a difference lasts, between 1 and 2."""
+    persistence = distance**2 / state["squares"]
+    heard = among & persistence.isfinite()
+    median, low = (hood.quantiles(persistence, heard, share)[hood.rows] for share in (0.5, 0.25))
+    ratio = (persistence / median * low / median).nan_to_num(1).clamp(1, _UNUSUAL)
+    return torch.where(state["alike"] > 0, ratio, 1)
+
+
+def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
+    """(E,) how much farther than usual ``among`` neighbours one is, for its size."""
+    return (state["alike"] * distance / hood.medians(distance, among)[hood.rows]).nan_to_num(0, 0)
 
 
 def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
