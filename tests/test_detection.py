@@ -525,19 +525,22 @@ def test_no_detection_has_no_scores():
     assert NoDetection().scores({}, *setting()[:2], None, None) is None
 
 
-@given(seed=st.integers(0, 999))
+@given(seed=st.integers(0, 999), patient=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_trust_is_algorithm_2_over_the_edges_kept(seed):
+def test_trust_is_algorithm_2_over_the_edges_kept(seed, patient):
     hood, _, edges = setting(seed=seed)
     rng = np.random.default_rng(seed)
-    trust, scores = rng.uniform(0.01, 1, len(edges)), rng.uniform(0.01, 1, len(edges))
+    trust, scores, n = (rng.uniform(0.01, 1, len(edges)) for _ in range(3))
     kept = np.array([i == j or rng.random() < 0.7 for i, j in edges])
-    found = lower_trust(hood, torch.tensor(trust), torch.tensor(scores), torch.tensor(kept))
+    n = np.ones(len(edges)) if patient else n
+    found = lower_trust(
+        hood, torch.tensor(trust), torch.tensor(scores), torch.tensor(kept), None if patient else torch.tensor(n)
+    )
     for e, (i, _) in enumerate(edges):
         row = [k for k, (r, _) in enumerate(edges) if r == i and kept[k]]
         share = {k: scores[k] / sum(scores[m] for m in row) for k in row}
-        expected = (trust[e] + share[e]) / sum(trust[k] + share[k] for k in row) if e in row else 0
-        assert found[e].item() == pytest.approx(expected)
+        new = {k: (n[k] * trust[k] + share[k]) / (n[k] + 1) for k in row}
+        assert found[e].item() == pytest.approx(new[e] / sum(new.values()) if e in row else 0)
 
 
 def test_a_neighbour_without_any_score_is_under_the_threshold_after_four_rounds():

@@ -5,7 +5,9 @@ Every detector gives each neighbour a score s_ij ≥ 0, and Algorithm 2 of the p
     s'_ij = s_ij / Σ_k s_ik,     w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik),
 
 an average with a half-life of one round. They differ only in what evidence the score is based on. docs/method.md
-derives the one that ``gpd`` uses, :class:`Persistence`.
+derives the one that ``gpd`` uses, :class:`Persistence`. A defence with less *patience*, n_ij < 1, makes it shorter:
+
+    w_ij ← (n_ij w_ij + s'_ij) / (n_ij + 1),     normalised likewise.
 """
 
 from __future__ import annotations
@@ -33,12 +35,16 @@ _LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of a
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 
-def lower_trust(hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere."""
-    if kept is None:
-        return hood.normalise(trust + hood.normalise(scores))
-    shares = hood.normalise(torch.where(kept, scores, 0))
-    return hood.normalise(torch.where(kept, trust + shares, 0))
+def lower_trust(
+    hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None, patience: Tensor | None = None
+) -> Tensor:
+    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere.
+
+    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij.
+    """
+    shares = hood.normalise(scores if kept is None else torch.where(kept, scores, 0))
+    new = trust + shares if patience is None else (patience * trust + shares) / (patience + 1)
+    return hood.normalise(new if kept is None else torch.where(kept, new, 0))
 
 
 class Detector(Component):

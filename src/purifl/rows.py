@@ -97,17 +97,22 @@ class Rows:
             return self._shared(trust, scores, held, ~held)
         gone = self.defense.suspects(self.hood, trust)
         held = (cut if missed is None else cut | missed) & ~gone
-        out = held | gone
-        new = lower_trust(self.hood, trust, scores) if surely_none(out) else self._shared(trust, scores, held, ~out)
+        out, patience = held | gone, self.defense.patience(self.defense_state, self.hood, cut)
+        if surely_none(out):
+            new = lower_trust(self.hood, trust, scores, patience=patience)
+        else:
+            new = self._shared(trust, scores, held, ~out, patience)
         fallen = self.defense.suspects(self.hood, new)
         if marked is not None:
             fallen |= marked & (scores <= self.defense.threshold) & ~held
         return new.masked_fill(fallen, 0)
 
-    def _shared(self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor) -> Tensor:
+    def _shared(
+        self, trust: Tensor, scores: Tensor, held: Tensor, judged: Tensor, patience: Tensor | None = None
+    ) -> Tensor:
         """Algorithm 2 over the edges ``judged``, among which goes what those ``held`` do not keep."""
         rest = (1 - self.hood.sums(held * trust))[self.hood.rows]
-        return torch.where(held, trust, rest * lower_trust(self.hood, trust, scores, judged))
+        return torch.where(held, trust, rest * lower_trust(self.hood, trust, scores, judged, patience))
 
     def state(self) -> State:
         """What is remembered, under ``defense.`` and ``detector.``."""

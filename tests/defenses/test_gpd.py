@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl import Client, Federation, Samples, Training
-from purifl.defenses import Heard, Turn, defenses
+from purifl.defenses import Defense, Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText, _bound
 from purifl.detection import Consistency, NoDetection, Persistence
 from purifl.topology import neighbourhood, topologies
@@ -135,7 +135,9 @@ def test_with_nothing_masked_every_variant_is_gradient_tracking(name, topology):
     torch.testing.assert_close(purified.gamma, tracked.gamma, rtol=0, atol=1e-10)
 
 
-def test_difference_records_equal_tracking_also_with_the_papers_changing_weights():
+def test_difference_records_equal_tracking_also_with_the_papers_changing_weights(monkeypatch):
+    """With the paper's patience, without which weights would not be the same."""
+    monkeypatch.setattr(GPD, "patience", Defense.patience)
     quad = problem(malicious=0)
     options = {"detector": Consistency(), "mixing": "uniform"}
     paper = steps(federation(quad, defense=GPDPaper(), **options), 60)
@@ -385,23 +387,23 @@ def test_the_bounds_are_what_they_claim():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "low", "high"),
+    ("name", "options", "masked", "low", "high"),
     [
-        ("gpd-paper", {}, 0.9, 1.4),
-        ("gpd-text", {}, 0.9, 1.4),
-        ("gpd", {"mixing": "uniform", "detector": Consistency()}, 1e-5, 0.05),
-        ("gpd", {"detector": Consistency()}, 0, 1e-6),
-        ("lower", {"detector": Consistency(), "mixing": "uniform"}, 2.2, 3.3),
+        ("gpd-paper", {}, 5, 0.9, 1.4),
+        ("gpd-text", {}, 5, 0.9, 1.4),
+        ("gpd", {"mixing": "uniform", "detector": Consistency()}, 3, 1e-5, 0.05),
+        ("gpd", {"detector": Consistency()}, 3, 0, 1e-6),
+        ("lower", {"detector": Consistency(), "mixing": "uniform"}, 5, 2.2, 3.3),
     ],
 )
-def test_with_the_papers_detector_in_the_loop(name, options, low, high):
-    """1.14 ± 0.09, 1.11, 0.0025, below 1e-9 and 2.73; all attackers masked in the fifth round, nobody else."""
+def test_with_the_papers_detector_in_the_loop(name, options, masked, low, high):
+    """1.14 ± 0.09, 1.11, some thousandths, below 1e-9 and 2.73; all attackers masked in one round, nobody else."""
     distances = []
     for seed in range(2):
         quad = problem(seed)
         fed = federation(quad, defense=defenses.resolve(name), **options)
         rounds_missed = [_missed(steps(fed, 1)) for _ in range(200)]
-        assert rounds_missed.index(0) == 4
+        assert rounds_missed.index(0) == masked - 1
         assert not fed.cut[torch.isin(fed.hood.cols, torch.tensor(fed.benign))].any()
         distances.append(quad.distance(fed))
     assert low <= np.mean(distances) <= high

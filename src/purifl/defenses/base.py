@@ -151,6 +151,13 @@ class Defense(Component):
         """
         return after
 
+    def patience(self, state: State, hood: Neighbourhood, cut: Tensor) -> Tensor | None:
+        """(E,) n_ij, what trust so far counts against 1 for this round's score, where cuts last; None is 1 for all.
+
+        ``cut`` (E,) are those whom a row did not listen to in this round.
+        """
+        return None
+
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""
         return (trust <= self.limit(hood)) & hood.to_others

@@ -175,6 +175,14 @@ class GPD(Recording):
     Nothing stays, either, of those *struck*: who began against the others and against the client itself, and are cut
     for their first or second message. Training has hardly undone any of it, so all of o_i is taken back with the cut.
 
+    Algorithm 2's patience has to be earned. What a neighbour's trust so far counts against this round's score is
+
+        n_ij = min(1, t_ij / 8) as long as i has cut nobody, and 1 after that,
+
+    in the t_ij-th round in a row in which j is trusted: two rounds without any score are a cut at first, and four are
+    later. What an attacker does at first lasts longest, and honest neighbours hardly look like one so early. Once
+    somebody is cut the others may have been its victims, who pass on what they took in until they have cut it, too.
+
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
     back. A client wrongly cut, say for what a neighbour of its own made it pass on, gets there by itself. An attacker
@@ -263,6 +271,11 @@ class GPD(Recording):
         """Everyone under the threshold here, or who says that we are there."""
         return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
 
+    def patience(self, state: State, hood: Neighbourhood, cut: Tensor) -> Tensor:
+        """n_ij = min(1, t_ij / 8) in rows that have cut nobody, else 1."""
+        earned = ((state["judged"] + 1) / _EARNED).clamp(max=1)
+        return torch.where((hood.sums(cut.to(earned.dtype)) > 0)[hood.rows], 1, earned)
+
     def judge(
         self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
     ) -> Tensor:
@@ -296,6 +309,7 @@ def _bound(state: State, rows: Tensor, keep: float) -> None:
 
 _OF_MODEL = ("path", "kept", "excess")  # p_i, k_i and o_i
 _SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
+_EARNED = 8  # rounds in which a neighbour earns the patience of Algorithm 2
 _FRESH = 2  # rounds with trust at most, of those whose cut leaves nothing; a probation begins them anew
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run
