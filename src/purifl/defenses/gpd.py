@@ -177,7 +177,7 @@ class GPD(Recording):
 
     Algorithm 2's patience has to be earned. What a neighbour's trust so far counts against this round's score is
 
-        n_ij = min(1, t_ij / 8) as long as i has cut nobody, and 1 after that,
+        n_ij = min(1, t_ij / 8), or 1 where i has cut somebody or is cut,
 
     in the t_ij-th round in a row in which j is trusted: two rounds without any score are a cut at first, and four are
     later. What an attacker does at first lasts longest, and honest neighbours hardly look like one so early. Once
@@ -272,7 +272,7 @@ class GPD(Recording):
         return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
 
     def patience(self, state: State, hood: Neighbourhood, cut: Tensor) -> Tensor:
-        """n_ij = min(1, t_ij / 8) in rows that have cut nobody, else 1."""
+        """n_ij = min(1, t_ij / 8), or 1 in rows with an edge that is ``cut``."""
         earned = ((state["judged"] + 1) / _EARNED).clamp(max=1)
         return torch.where((hood.sums(cut.to(earned.dtype)) > 0)[hood.rows], 1, earned)
 
