@@ -70,12 +70,15 @@ def _others(axes: Axes, runs: list[Row], close: bool) -> None:
 
 
 def _name(axes: Axes, rows: list[Row], field: str, place: tuple[int, int], close: bool, color: str = "k") -> None:
-    """What each point is, in the panel that has room for it."""
+    """What each point is, in the panel that has room for it; those in the same place have one name."""
+    names: dict[tuple[float, float], list[str]] = {}
     for row in rows:
         if (_at(row)[0] <= CLOSE) == close:
             value = row[field]
             text = "null" if value is None else f"{value:g}" if isinstance(value, float) else value
-            axes.annotate(text, _at(row), xytext=place, textcoords="offset points", fontsize="small", color=color)
+            names.setdefault((round(_at(row)[0], 1), round(_at(row)[1], 1)), []).append(text)
+    for point, texts in names.items():
+        axes.annotate(", ".join(texts), point, xytext=place, textcoords="offset points", fontsize="small", color=color)
 
 
 def _at(row: Row) -> tuple[float, float]:
