@@ -10,6 +10,7 @@ In the setting of the paper's Table 3. Stores of runs, or tables exported from t
 from __future__ import annotations
 
 import argparse
+from math import dist
 from pathlib import Path
 
 from findings import picture
@@ -28,6 +29,7 @@ KEPT, LEFT = "accuracy_label_1", "attack_accuracy"
 SHARPNESS, KEEP = "detector.sharpness", "defense.keep"
 SETTING = {"attack.sources": ["[0]"], "clients": ["5"], "partition": ["non-overlap"], "dataset": ["mnist"]}
 CLOSE = 12  # percent of attack accuracy: what the second panel shows
+NEXT = 0.65  # points between which labels would lie on each other
 
 
 def figure(runs: list[Row]) -> Figure:
@@ -49,7 +51,7 @@ def _gpd(axes: Axes, runs: list[Row], close: bool) -> None:
     found = table.group(table.select(runs, {"defense": ["gpd"]}), [SHARPNESS, KEEP], [KEPT, LEFT])
     usual = [row for row in found if row[KEEP] == GPD().keep]
     axes.plot(*_points(usual), "o-C0", label=f"gpd, by its sharpness c (default {Persistence().sharpness:g})")
-    _name(axes, usual, SHARPNESS, (-8, 7), close)
+    _name(axes, usual, SHARPNESS, (-8, 14 if close else 7), close)
     for style, sharpness, place in (("D--C2", Persistence().sharpness, (4, -11)), ("^:C4", 2, (3, 6))):
         curve = [row for row in found if row[SHARPNESS] == sharpness]
         axes.plot(
@@ -70,14 +72,20 @@ def _others(axes: Axes, runs: list[Row], close: bool) -> None:
 
 
 def _name(axes: Axes, rows: list[Row], field: str, place: tuple[int, int], close: bool, color: str = "k") -> None:
-    """What each point is, in the panel that has room for it; those in the same place have one name."""
-    names: dict[tuple[float, float], list[str]] = {}
+    """What each point is, in the panel that has room for it; those next to each other have one label."""
+    labels: list[tuple[tuple[float, float], list[str]]] = []
     for row in rows:
-        if (_at(row)[0] <= CLOSE) == close:
-            value = row[field]
-            text = "null" if value is None else f"{value:g}" if isinstance(value, float) else value
-            names.setdefault((round(_at(row)[0], 1), round(_at(row)[1], 1)), []).append(text)
-    for point, texts in names.items():
+        x, y = _at(row)
+        if (x <= CLOSE) != close:
+            continue
+        value = row[field]
+        text = "null" if value is None else f"{value:g}" if isinstance(value, float) else value
+        beside = next((texts for point, texts in labels if dist(point, (x, y)) < NEXT), None)
+        if beside is None:
+            labels.append(((x, y), [text]))
+        else:
+            beside.append(text)
+    for point, texts in labels:
         axes.annotate(", ".join(texts), point, xytext=place, textcoords="offset points", fontsize="small", color=color)
 
 

@@ -1,4 +1,4 @@
-"""What of an attack accuracy is the trigger's: how often a backdoored input gets the attacker's label, and without it.
+"""What of an attack accuracy is the trigger's: how often inputs get the attacker's label with it and without it.
 
     python benchmarks/trigger.py --device cuda --seeds 5 --out docs/results/trigger.csv
 
@@ -16,17 +16,17 @@ import itertools
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from purifl import Experiment
 from purifl.data import Samples
+from purifl.determinism import deterministic
 from purifl.errors import PuriflError
-from purifl.simulation import Simulation
+from purifl.simulation import Simulation, available
 
 ATTACKS, DEFENSES = ("backdoor-9", "backdoor-1"), ("upper", "gpd")
-COLUMNS = ("attack", "seed", "defense", "test_accuracy", "with_trigger", "without_trigger", "truly")
+KEY = ("attack", "seed", "defense")
+FOUND = ("test_accuracy", "with_trigger", "without_trigger", "accuracy_on_label")
+Cell = tuple[str, int, str, str]
 
 
 def experiment(attack: str, seed: int, defense: str, device: str) -> Experiment:
@@ -35,23 +35,20 @@ def experiment(attack: str, seed: int, defense: str, device: str) -> Experiment:
     return Experiment.parse(chosen | {"seed": seed, "device": device, "eval_every": 50})
 
 
-def measured(cell: tuple[str, int, str, str]) -> dict[str, Any]:
+def measured(cell: Cell) -> dict[str, object]:
     """One run, as a row."""
     simulation = Simulation(experiment(*cell))
     while not simulation.finished:
         row, _ = simulation.step()
     federation, targets = simulation.federation, simulation.targets
     assert targets.probe is not None
-    label = int(targets.probe.y[0])
-    models, test = federation.theta[federation.benign], targets.test
-    given = federation.engine.hits(models, Samples(test.x, torch.full_like(test.y, label))).float()
-    found = {
-        "test_accuracy": row["test_accuracy"],
-        "with_trigger": row["attack_accuracy"],
-        "without_trigger": given[:, test.y != label].mean().item(),
-        "truly": given[:, test.y == label].mean().item(),
-    }
-    return dict(zip(COLUMNS, cell[:3], strict=False)) | {name: f"{100 * value:.2f}" for name, value in found.items()}
+    label, others = int(targets.probe.y[0]), targets.test.y != targets.probe.y
+    plain = Samples(targets.test.x[others], targets.probe.y[others])
+    with deterministic(simulation.experiment.precision):
+        given = federation.engine.hits(federation.theta[federation.benign], plain).float().mean().item()
+    found = (row["test_accuracy"], row["attack_accuracy"], given, row["accuracy_by_label"][label])
+    shares = {name: f"{100 * share:.2f}" for name, share in zip(FOUND, found, strict=True)}
+    return dict(zip(KEY, cell[:3], strict=True)) | shares
 
 
 def main() -> None:
@@ -65,17 +62,23 @@ def main() -> None:
         parser.error(f"--seeds: {args.seeds}, --workers: {args.workers}; both have to be at least 1")
     cells = [(*each, args.device) for each in itertools.product(ATTACKS, range(args.seeds), DEFENSES)]
     try:
-        for cell in cells:
-            experiment(*cell)
+        available(args.device)
+        experiment(*cells[0]).dataset.load()
+        measure(cells, args)
     except PuriflError as error:
         parser.error(str(error))
-    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool, args.out.open("w", newline="") as out:
-        writer = csv.DictWriter(out, COLUMNS)
-        writer.writeheader()
+
+
+def measure(cells: list[Cell], args: argparse.Namespace) -> None:
+    """All runs, a row in the file as soon as it and those before it are done; nothing is written before the first."""
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         for done, row in enumerate(pool.map(measured, cells), 1):
-            writer.writerow(row)
-            out.flush()
-            print(f"{done}/{len(cells)}", row, flush=True)
+            with args.out.open("a" if done > 1 else "w", newline="") as out:
+                writer = csv.DictWriter(out, KEY + FOUND)
+                if done == 1:
+                    writer.writeheader()
+                writer.writerow(row)
+            print(f"{done}/{len(cells)}", *row.values(), flush=True)
 
 
 if __name__ == "__main__":
