@@ -182,3 +182,22 @@ def test_a_new_certificate_is_shown_while_others_are_connecting(network):
         assert set(seen) <= {before, after}
 
     served(network, check)
+
+
+def test_who_dialled_before_a_certificate_was_renewed_gets_through_without_waiting_for_the_next_round(network):
+    async def check(peer):
+        link = Link(Identity(network.config(1)), 0, network.config(0).listen, 5)
+        await link.push(b"{}", b"")
+        network.renew(0)
+        peer.identity.refresh()
+        await peer.server.renew()
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await link.push(b"{}", b"")
+                    break
+                except LinkError:
+                    await asyncio.sleep(0.05)
+        await link.close()
+
+    served(network, check)

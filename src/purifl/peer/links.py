@@ -66,18 +66,23 @@ class Link:
     def __init__(self, identity: Identity, peer: int, address: str, timeout: float) -> None:
         self._identity, self.peer, self._address, self._timeout = identity, peer, address, timeout
         self._channel: grpc.aio.Channel | None = None
+        self._pinned: list[x509.Certificate] = []
 
     async def push(self, header: bytes, payload: Payload) -> Answer:
         """Send a message; what the neighbour says to it."""
         if len(header) > HEADER_LIMIT:
             raise LinkError(f"a header of {len(header)} bytes would be refused")
         if self._channel is None:
-            self._channel = dial(self._identity, self.peer, self._address, list(self._identity.pins.of(self.peer)))
+            self._pinned = list(self._identity.pins.of(self.peer))
+            self._channel = dial(self._identity, self.peer, self._address, self._pinned)
         call: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = self._channel.stream_unary(f"/{SERVICE}/Push")
         try:
             return Answer.read(await call(self.frames(header, payload), timeout=self._timeout))
         except grpc.aio.AioRpcError as error:
-            raise await explained(error, self._identity, self._address) from None
+            problem = await explained(error, self._identity, self._address)
+            if problem.reason is Unreached.NOT_PINNED:
+                await self._take_up_pins()
+            raise problem from None
         except RejectedError as error:
             raise LinkError(f"an answer that is none: {error}") from None
 
@@ -86,11 +91,17 @@ class Link:
         yield header
         yield from payload
 
-    async def close(self) -> None:
+    async def _take_up_pins(self) -> None:
+        """Dial again if other certificates are pinned than when this channel was made: the neighbour's may be new."""
+        self._identity.refresh()
+        if list(self._identity.pins.of(self.peer)) != self._pinned:
+            await self.close(self._timeout)  # other calls, which would be cancelled, end by themselves until then
+
+    async def close(self, grace: float | None = None) -> None:
         """Hang up; the next message dials again, with the certificates as they are then."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            await channel.close()
+            await channel.close(grace)
 
 
 async def explained(error: grpc.aio.AioRpcError, identity: Identity, address: str) -> LinkError:
