@@ -42,8 +42,8 @@ def measured(cell: Cell) -> dict[str, object]:
         row, _ = simulation.step()
     federation, targets = simulation.federation, simulation.targets
     assert targets.probe is not None
-    label, others = int(targets.probe.y[0]), targets.test.y != targets.probe.y
-    plain = Samples(targets.test.x[others], targets.probe.y[others])
+    label = int(targets.probe.y[0])
+    plain = Samples(targets.test.x[targets.others], targets.probe.y[targets.others])
     with deterministic(simulation.experiment.precision):
         given = federation.engine.hits(federation.theta[federation.benign], plain).float().mean().item()
     found = (row["test_accuracy"], row["attack_accuracy"], given, row["accuracy_by_label"][label])
@@ -60,6 +60,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.seeds < 1 or args.workers < 1:
         parser.error(f"--seeds: {args.seeds}, --workers: {args.workers}; both have to be at least 1")
+    if not args.out.parent.is_dir():
+        parser.error(f"--out: {args.out}; there is no folder {args.out.parent}")
     cells = [(*each, args.device) for each in itertools.product(ATTACKS, range(args.seeds), DEFENSES)]
     try:
         available(args.device)
