@@ -37,4 +37,4 @@ def test_the_two_ends_of_figure_6_are_two_optima_not_one_seen_early(problem):
     upper, gpd = (problem("figure-6").track(panel) for panel in ("upper", "gpd"))
     assert problem("figure-6", rounds=400).track("upper").paths[-1] == pytest.approx(upper.paths[-1], abs=1e-3)
     assert np.linalg.norm(upper.paths[-1] - gpd.paths[-1]) > 2
-    assert gpd.loss < upper.loss
+    assert gpd.loss < upper.loss - 1
