@@ -321,7 +321,7 @@ def test_without_keep_nothing_is_taken_back_and_nothing_kept_for_it():
         steps(each, 6)
     assert torch.equal(fed.theta, other.theta)
     assert {"path", "kept", "excess", "influence"}.isdisjoint(fed.rows.defense_state)
-    assert GPD().keep == 8
+    assert GPD().keep == 2
 
 
 @pytest.mark.parametrize(("late", "rest"), [(0, 1e-3), (1, 1e-3), (4, 0.06)])

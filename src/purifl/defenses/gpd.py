@@ -199,7 +199,7 @@ class GPD(Recording):
         8, ge=1, description="consistent rounds after which a neighbour that was cut is heard again; doubled each time"
     )
     keep: float | None = Field(
-        8.0,
+        2.0,
         ge=0,
         allow_inf_nan=False,
         description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
