@@ -28,7 +28,7 @@ from purifl.sweeps import table
 KEPT, LEFT = "accuracy_label_1", "attack_accuracy"
 SHARPNESS, KEEP = "detector.sharpness", "defense.keep"
 SETTING = {"attack.sources": ["[0]"], "clients": ["5"], "partition": ["non-overlap"], "dataset": ["mnist"]}
-LAX = 8.0  # the `keep` of the curve by sharpness: the default takes nearly all back, whenever the cut
+LAX = 8.0  # the `keep` of the curve by sharpness: with the default there is next to nothing to see
 CLOSE = 12  # percent of attack accuracy: what the second panel shows
 NEXT = 0.65  # points between which labels would lie on each other
 

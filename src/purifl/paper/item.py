@@ -46,7 +46,7 @@ class Claim(_Data):
         where: The cells it is about, by dotted setting; all of them if not given.
         rivals: Whom the subject is compared with.
         better: Which direction is good.
-        margin: Points by which it may miss.
+        margin: Points by which it may miss; negative, by which it has to do better.
         along: The setting over which something is stable.
         at: The cell at which a gap is largest.
         of: The defence that is bounded; the subject if not given.
