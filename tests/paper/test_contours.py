@@ -38,3 +38,9 @@ def test_the_two_ends_of_figure_6_are_two_optima_not_one_seen_early(problem):
     assert problem("figure-6", rounds=400).track("upper").paths[-1] == pytest.approx(upper.paths[-1], abs=1e-3)
     assert np.linalg.norm(upper.paths[-1] - gpd.paths[-1]) > 2
     assert gpd.loss < upper.loss - 1
+
+
+def test_what_gpd_takes_back_can_be_what_would_have_helped(problem):
+    """An attacker that pushes less far than figure 6's: nothing is left of the better optimum that it led to."""
+    weaker = problem("figure-6", start=[-3.0, 1.0], malicious={"client": 0, "curvature": [1, 1], "centre": [8.0, 4.0]})
+    assert weaker.track("gpd").loss == pytest.approx(weaker.track("upper").loss, abs=1e-6)
