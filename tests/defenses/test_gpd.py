@@ -416,7 +416,9 @@ def _missed(fed):
 @pytest.mark.parametrize("topology", ["ring", "star", "grid"])
 def test_exact_on_sparse_graphs_only_with_symmetric_weights(topology):
     graph = graph_of(topology)
-    assert settled(GPD(), 5, rounds=250, graph=graph)[0] < 1e-2
+    distance, error, *_ = settled(GPD(), 5, rounds=250, graph=graph)
+    assert distance < 1e-2
+    assert error < 1e-12
     assert settled(GPD(), 5, rounds=250, graph=graph, mixing="uniform")[0] > 0.1
 
 
@@ -480,7 +482,7 @@ def test_who_was_wrongly_cut_is_heard_again_and_the_sum_stays_exact(records):
         lengths.append(len(cut_edges(fed)))
         assert tracking_error(fed) < 1e-10
     assert lengths == [18, 18, 18, 0, 0, 0, 0, 0]
-    assert problem(malicious=0).distance(steps(fed, 20)) < 0.2
+    assert problem(malicious=0).distance(steps(fed, 20)) < 0.1  # 0.23 if it is never heard again
 
 
 def test_each_further_cut_doubles_the_probation():
@@ -545,3 +547,51 @@ def test_an_attacker_that_is_heard_again_brings_nothing_back():
         fed.gamma[fed.malicious] = fed.gamma[fed.benign].mean(0)
         fed.step()
     assert quad.distance(fed) < 1e-3
+
+
+class Scored(NoDetection):
+    """Gives client i's edge to j the score in ``table``, and everybody else 1."""
+
+    table: dict[tuple[int, int], float]
+
+    def scores(self, state, hood, gamma, kept, own):
+        edges = zip(hood.listeners.tolist(), hood.senders.tolist(), strict=True)
+        return torch.tensor([self.table.get(edge, 1.0) for edge in edges], dtype=gamma.dtype)
+
+
+def scored(fed, scores):
+    """A round in which these edges have these scores."""
+    fed.detector = fed.rows.detector = Scored(table=scores)
+    fed.step()
+    return fed
+
+
+@pytest.mark.parametrize("records", ["dense", "log"])
+def test_who_loses_its_place_to_those_heard_again_is_cut_by_both_ends(records):
+    """Client 0 hears five again while its trust in 4 is just above the threshold, which it falls to by that."""
+    fed = federation(problem(malicious=0), defense=GPD(records=records).for_rounds(60), detector=NoDetection())
+    alone = []
+    for round_ in range(20):
+        bad = {3, 5, 6, 7, 8} if 2 <= round_ < 7 else {4} if round_ >= 11 else set()
+        scored(fed, {(0, client): 0.0 for client in bad})
+        edges = cut_edges(fed)
+        assert edges == {(j, i) for i, j in edges}
+        assert tracking_error(fed) < 1e-10
+        alone.append(edges == {(0, 4), (4, 0)})
+    assert alone[15:] == [True] * 5  # with the five it would have been one round later
+    assert fed.rows.defense_state["cuts"][fed.cut].tolist() == [1, 0]  # 4 has not cut anybody, only followed
+
+
+@pytest.mark.parametrize(
+    ("scores", "heard"),
+    [([0.5] * 3, True), ([0.49] * 3, False), ([1, 1, 0.49, 1, 1], False), ([1, 1, 0.49, 1, 1, 0.5], True)],
+    ids=["one half is enough", "less is not", "they have to be in a row", "and begin anew"],
+)
+def test_probation_is_served_by_rounds_in_a_row_with_half_a_score(scores, heard):
+    fed = federation(problem(malicious=0), defense=GPD(probation=3), detector=NoDetection())
+    while not fed.cut.any():
+        scored(fed, {(0, 3): 0.0})
+    for score in scores:
+        scored(fed, {(0, 3): score})
+    trust = fed.trust[(fed.hood.rows == 0) & (fed.hood.cols == 3)].item()
+    assert trust == pytest.approx(1 / 11 if heard else 0)

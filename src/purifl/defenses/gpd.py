@@ -279,7 +279,11 @@ class GPD(Recording):
     def judge(
         self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
     ) -> Tensor:
-        """Trust as in the beginning for those who have served their probation; a cut is trust 0."""
+        """Trust as in the beginning for those who have served their probation; a cut is trust 0.
+
+        The others make room in proportion. Who falls to the threshold by that is cut as well, and told so at once:
+        a cut that the other end does not know of would leave one of two records.
+        """
         state["judged"] = (state["judged"] + 1) * (before > 0)
         if opposed is not None:
             state["struck"] = opposed & (before > 0) & (after <= 0) & (state["judged"] <= _FRESH)
@@ -290,10 +294,12 @@ class GPD(Recording):
             return after
         state["clean"] = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
         served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
-        state["cuts"] = state["cuts"] + ((before > 0) & (after <= 0))
         trust = torch.where(served, hood.uniform.to(after.dtype), after)
         readmits = hood.sums(served.to(trust.dtype)) > 0
-        return trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
+        trust = trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
+        trust = trust.masked_fill(self.suspects(hood, trust), 0)
+        state["cuts"] = state["cuts"] + ((before > 0) & (trust <= 0))
+        return trust
 
 
 def _bound(state: State, rows: Tensor, keep: float) -> None:
