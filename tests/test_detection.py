@@ -498,6 +498,15 @@ def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():
         assert (trust[kept] > 0.1 / 10).all()
 
 
+@pytest.mark.parametrize(("claimed", "counts"), [(1.0, 2), (5.0, 2), (1 / 7, 7), (0.0, 1e9), (-1.0, 1e9)])
+def test_however_few_neighbours_one_claims_to_have_it_can_be_suspected(claimed, counts):
+    """Its word is the trust in its first message, 1/m_j; with m_j = 1 its push would always be 0."""
+    hood, gamma, _ = setting(density=1)
+    state = Persistence().begin(hood, Heard(gamma, gamma, torch.full_like(hood.uniform, claimed), everyone(hood)))
+    expected = (min(6, counts) - 1) / max(6, counts)
+    assert state["openness"].tolist() == pytest.approx([expected] * len(hood.rows))
+
+
 def test_persistence_has_no_length_scale():
     graph, rng = nx.complete_graph(6), np.random.default_rng(3)
     messages = rng.normal(size=(5, 6, 20)) + np.eye(6)[:, :1]
