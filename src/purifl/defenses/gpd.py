@@ -163,10 +163,11 @@ class GPD(Recording):
     clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever order the cuts were
     made. A cut is mutual: a neighbour that says it has cut me is cut too. Both then forget d_ij.
 
-    In round τ the model of i moves by −λ d_ij^τ for what j has sent until then, in all of them by −λ s_ij with
-    s_ij = Σ_{τ≤t} d_ij^τ. A cut leaves that there: what was useful is in it, and the client's own gradients undo the
-    rest. They cannot where they have little bearing, as on the weights of words that only attackers use. So there is a
-    bound, unless ``keep`` is None, to what all who were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
+    In round τ the model of i moves by −λ d_ij^τ for what j has sent until then, in all of them by −λ s_ij with s_ij =
+    Σ_{τ≤t} d_ij^τ, the last d_ij^τ counting twice, because γ_i still holds it when j is cut. A cut leaves that there:
+    what was useful is in it, and the client's own gradients undo the rest. They cannot where they have little bearing,
+    as on the weights of words that only attackers use. So there is a bound, unless ``keep`` is None, to what all who
+    were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
 
         k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_{τ<t} |g_i^τ|,    r_i = median of |s_i| / p_i where p_i > 0
 
