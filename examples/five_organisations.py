@@ -1,9 +1,10 @@
 """Five organisations as real peers on this machine, one of them with a backdoor; no server, mutual TLS between them.
 
-The report is built from what the peers themselves recorded. `purifl network create` and `purifl network up` do the
-same from the command line.
+They get a new folder each time; the report in it is built from what the peers themselves recorded. `purifl network
+create` and `purifl network up` do the same from the command line.
 """
 
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -14,18 +15,17 @@ from purifl.peer.network import create, free_hosts
 from purifl.peer.watch import up
 from purifl.report import write_report
 
-FOLDER = Path("five-organisations")
-
 
 def main() -> float:
     experiment = Experiment.parse(read_settings(Path(__file__).with_suffix(".yaml")))
-    network = create(experiment, FOLDER, free_hosts(experiment.clients))
+    folder = Path(tempfile.mkdtemp(prefix="five-organisations-", dir="."))
+    network = create(experiment, folder, free_hosts(experiment.clients))
     up(network, Console(stderr=True))
     result = collect(network)
     summary = result.summary()
     print(f"organisation {summary['malicious'][0]} was cut by all others in round {summary['detected_round']}")
     print(f"test accuracy {summary['test_accuracy']:.1%}, attack accuracy {summary['attack_accuracy']:.1%}")
-    print(f"report: {write_report([result], FOLDER / 'run' / 'report')}")
+    print(f"report: {write_report([result], folder / 'run' / 'report')}")
     accuracy: float = summary["test_accuracy"]
     return accuracy
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ import torch
 from rich.console import Console
 
 from purifl.catalogue import _REGISTRIES
+from purifl.engines.pool import available
 from purifl.experiment import Experiment
 from purifl.folders import RunFolder
 from purifl.phases import Phase
@@ -250,6 +252,35 @@ def test_an_interrupted_run_says_how_to_resume_and_resumes_to_the_same_bits(puri
         assert Path("run", name).read_bytes() == Path("straight", name).read_bytes()
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not available(), reason="no fork here")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_worker_processes_end_quietly_where_all_of_a_group_are_interrupted(how, monkeypatch):
+    """As a terminal and `timeout 40 purifl run` do. The parent is held so that workers could speak before they end."""
+    monkeypatch.setenv("PURIFL_WORKERS", "2")
+    child = process("run", "--clients", "5", "--rounds", "10000", "--out", "run", start_new_session=True)
+    try:
+        while len(workers := children_of(child.pid)) < 2 or not Path("run", "metrics.jsonl").exists():
+            time.sleep(0.01)
+        child.send_signal(signal.SIGSTOP)
+        os.killpg(child.pid, how)
+        time.sleep(0.5)
+        child.send_signal(signal.SIGCONT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    assert (child.returncode, out) == (130, "")
+    assert f"Interrupted after round {len(rows('run'))}. Continue with: purifl resume run" in err
+    assert "Traceback" not in err
+    assert "purifl-0" not in err
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def test_an_interruption_before_the_first_round_leaves_nothing_to_resume(held):
     child = held(rounds=0)
     child.send_signal(signal.SIGINT)
@@ -449,6 +480,19 @@ def make(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
 """
 
+MISFITS = """
+from torch import nn
+
+def failing(shape, classes):
+    raise KeyError("hidden")
+
+def narrow(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(63, classes))
+
+def few(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+"""
+
 MISTAKES = {
     "attack": (["--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?", "single-image"]),
     "defense": (["--defense", "gdp"], ["defense: 'gdp'", "did you mean 'gpd'?", "upper"]),
@@ -518,6 +562,16 @@ MISTAKES = {
     "device": (["--device", "gpu"], ["device: 'gpu'", "'cpu', 'cuda' or 'cuda:N'"]),
     "no such GPU": (["--device", "cuda:99"], ["device: 'cuda:99'", "use 'cpu'"]),
     "running statistics": (["--model", "norms:make"], ["model: 'Sequential'", "BatchNorm1d", "use GroupNorm"]),
+    "model of bad syntax": (
+        ["--model", "unclosed:make"],
+        ["model: 'unclosed:make'", "SyntaxError", "unclosed.py, line 1"],
+    ),
+    "model that fails": (["--model", "misfits:failing"], ["model: 'misfits:failing'", "KeyError: 'hidden'", "line 5"]),
+    "model of other inputs": (
+        ["--model", "misfits:narrow"],
+        ["model: 'misfits:narrow'", "(2, 1, 8, 8)", "2x64 and 63x10"],
+    ),
+    "model of other classes": (["--model", "misfits:few"], ["model: 'misfits:few'", "the 10 classes, not (2, 7)"]),
     "no such factory": (["--model", "norms:makke"], ["model: 'norms:makke'", "package.module:factory"]),
     "no tracking": (
         ["--set", "training.algorithm=dsgd", "--defense", "gpd"],
@@ -536,8 +590,11 @@ def _mistakes_can_be_made(monkeypatch):
     Path("malformed.yaml").write_text("rounds: [3\nseed: }")
     Path("list.yaml").write_text("- rounds\n")
     Path("norms.py").write_text(BATCH_NORM)
+    Path("misfits.py").write_text(MISFITS)
+    Path("unclosed.py").write_text("make = (\n")
     yield
-    sys.modules.pop("norms", None)
+    for module in ("norms", "misfits"):
+        sys.modules.pop(module, None)
 
 
 def assert_one_helpful_message(code, out, err, parts):

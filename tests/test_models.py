@@ -1,8 +1,10 @@
 import copy
 import itertools
 import math
+import random
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from purifl.errors import ConfigError
-from purifl.models import Imported, check_model, models, resolve_model
+from purifl.models import Build, Imported, check_model, models, resolve_model
 from purifl.models.swin import WINDOW, WindowAttention
 
 NAMES = ["cnn", "mlp", "resnet18", "swin", "vit"]
@@ -310,8 +312,21 @@ def own_code(tmp_path, monkeypatch):
         "def wrong(shape, classes):\n"
         "    return 'no model'\n"
         "constant = 3\n"
+        "def failing(shape, classes):\n"
+        "    raise KeyError('hidden')\n"
+        "def leaving(shape, classes):\n"
+        "    raise SystemExit(3)\n"
+        "def stopped(shape, classes):\n"
+        "    raise KeyboardInterrupt\n"
+        "def picky(shape, classes):\n"
+        "    from purifl.models import resolve_model\n"
+        "    return resolve_model('cnn').build(shape, classes)\n"
     )
     (tmp_path / "purifl_test_broken.py").write_text("import purifl_test_not_there\n")
+    (tmp_path / "purifl_test_syntax.py").write_text("x = 1\ny = = 2\n")
+    (tmp_path / "purifl_test_raising.py").write_text("\nraise RuntimeError('no weights\\n  here')\n")
+    (tmp_path / "purifl_test_leaving.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "purifl_test_stopped.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("purifl_test_own", None)
@@ -349,6 +364,16 @@ def test_parameters_of_an_imported_model_reach_the_factory_and_round_trip():
         ("purifl_test_own:", "package.module:factory"),
         ("purifl_test_own:constant", "callable"),
         ("purifl_test_own:wrong", "not a str"),
+        ("purifl_test_syntax:tiny", r"SyntaxError: invalid syntax \(purifl_test_syntax\.py, line 2\)"),
+        ("purifl_test_raising:tiny", r"RuntimeError: no weights here \(purifl_test_raising\.py, line 2\)"),
+        ("purifl_test_leaving:tiny", "SystemExit: 3"),
+        (
+            "purifl_test_own:failing",
+            r"of shape \(4,\) and 3 classes: KeyError: 'hidden' \(purifl_test_own\.py, line 10\)",
+        ),
+        ("purifl_test_own:leaving", "SystemExit: 3"),
+        (".purifl_test_own:tiny", "relative import"),
+        ("builtins:min", "no signature"),
         ({"name": "purifl_test_own:tiny", "depth": 2}, "depth"),
     ],
 )
@@ -356,3 +381,94 @@ def test_import_paths_that_do_not_work_say_why(spec, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         resolve_model(spec).build((4,), 3)
     assert (caught.value.field, caught.value.value) == ("model", spec["name"] if isinstance(spec, dict) else spec)
+
+
+@pytest.mark.usefixtures("own_code")
+@pytest.mark.parametrize("path", ["purifl_test_own:stopped", "purifl_test_stopped:tiny"])
+def test_an_interruption_is_not_the_models_fault(path):
+    with pytest.raises(KeyboardInterrupt):
+        resolve_model(path).build((4,), 3)
+
+
+@pytest.mark.usefixtures("own_code")
+def test_what_a_factory_refuses_in_our_words_stays_as_it_is():
+    with pytest.raises(ConfigError, match="model: 'cnn' is not usable; it needs images"):
+        resolve_model("purifl_test_own:picky").build((4,), 3)
+
+
+class Answering(nn.Module):
+    """Gives whatever ``answer`` makes of a batch."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x):
+        return self.answer(x)
+
+
+def tried(model, like, classes=3, spec="pkg.mod:make"):
+    Build(resolve_model(spec), tuple(like.shape[1:]), classes).check(model, like)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Linear(5, 3), r"a batch of shape \(2, 4\) and type torch\.float32: RuntimeError: .*2x4 and 5x3"),
+        (nn.Linear(4, 3).double(), "RuntimeError: .*dtype"),
+        (nn.Linear(4, 7), r"of shape \(2, 3\), a score for each of the 3 classes, not \(2, 7\)"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), r"not \(6,\)"),
+        (Answering(lambda x: (x, x)), "not a tuple"),
+    ],
+)
+def test_a_users_model_that_does_not_fit_the_data_is_refused(model, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        tried(model, torch.zeros(1, 4))
+    assert (caught.value.field, caught.value.value) == ("model", "pkg.mod:make")
+
+
+def test_a_users_model_is_tried_with_the_type_of_the_data():
+    words = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3))
+    tried(words, torch.ones(1, 5, dtype=torch.int64))
+    with pytest.raises(ConfigError, match=r"shape \(2, 5\) and type torch\.float32"):
+        tried(words, torch.ones(1, 5))
+
+
+def test_an_interruption_of_the_trial_is_not_the_models_fault():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tried(Answering(interrupt), torch.zeros(1, 4))
+
+
+def test_built_in_models_are_not_tried():
+    tried(Answering(lambda _: pytest.fail("tried")), torch.zeros(1, 4), spec="mlp")
+
+
+class Counting(nn.Module):
+    """Keeps count of its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_trial_leaves_the_model_and_all_random_states_as_they_were(training):
+    turning = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+    model = nn.Sequential(Counting(), nn.Dropout(), turning).train(training)
+    tensors = {name: t.clone() for name, t in (*model.named_parameters(), *model.named_buffers())}
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    tried(model, torch.zeros(1, 4))
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)
+    assert random.getstate() == python_state
+    assert all(module.training == training for module in model.modules())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        assert torch.equal(tensor, tensors[name]), name
+        assert tensor.grad is None

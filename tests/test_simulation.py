@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from purifl import Experiment, run
+from purifl.errors import ConfigError
 from purifl.randomness import stream
 from purifl.simulation import Simulation
+from purifl.topology import Topology
 
 
 def outcome(**settings):
@@ -138,3 +140,16 @@ def test_defences_see_the_same_data_attackers_and_start():
 def test_streams_of_different_purposes_are_independent():
     draws = [stream(0, purpose, k).integers(2**60) for purpose in ("batches", "attack") for k in range(5)]
     assert len(set(draws)) == 10
+
+
+@pytest.mark.parametrize(
+    ("partition", "largest"), [("iid", 1437), ("non-overlap", 1398), ("label-dir", 143), ("quantity-dir", 143)]
+)
+@pytest.mark.parametrize("clients", [10_000, 100_000])
+def test_more_clients_than_there_is_data_for_are_refused_before_their_graph_is_built(
+    monkeypatch, clients, partition, largest
+):
+    monkeypatch.setattr(Topology, "build", lambda *_: pytest.fail("built the graph"))
+    experiment = Experiment(clients=clients, partition=partition, attack="backdoor-9")
+    with pytest.raises(ConfigError, match=f"clients: {clients} is not usable; at least 1 and at most {largest} "):
+        Simulation(experiment)

@@ -150,7 +150,8 @@ def from_validation(error: ValidationError, where: str, model: type[BaseModel]) 
             else ConfigError(field, first["input"], f"{_called(model, where)} takes no parameters")
         )
     if first["type"] == "missing":
-        return ConfigError(field, None, f"{_called(model, where)} needs it")
+        called = _called(model, where)
+        return ConfigError(field, None, f"{called} needs it" if called else "it has to be given")
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ").replace("a valid tuple", "a list")
     return ConfigError(field, first["input"], f"it {message}" if message.startswith("should") else message)
 

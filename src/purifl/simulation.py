@@ -24,9 +24,17 @@ from purifl.training import Client
 
 def place(experiment: Experiment) -> tuple[Graph, list[int]]:
     """The graph, and which of its clients are malicious."""
-    n, seed = experiment.clients, experiment.seed
-    graph = experiment.topology.build(n, stream(seed, "topology"))
-    return graph, experiment.attack.place(n, stream(seed, "malicious clients"))
+    return graph_of(experiment), attackers_of(experiment)
+
+
+def graph_of(experiment: Experiment) -> Graph:
+    """The graph."""
+    return experiment.topology.build(experiment.clients, stream(experiment.seed, "topology"))
+
+
+def attackers_of(experiment: Experiment) -> list[int]:
+    """Which clients are malicious."""
+    return experiment.attack.place(experiment.clients, stream(experiment.seed, "malicious clients"))
 
 
 def share_out(experiment: Experiment, data: DataSet, poison: Poison | None, malicious: list[int]) -> list[Client]:
@@ -51,8 +59,9 @@ class Simulation:
         seed, device = experiment.seed, available(experiment.device)
         data = loaded(experiment.dataset, os.environ.get("PURIFL_DATA"), device)
         poison = experiment.attack.aim(data, stream(seed, "attack"))
-        graph, self.malicious = place(experiment)
+        self.malicious = attackers_of(experiment)
         clients = share_out(experiment, data, poison, self.malicious)
+        graph = graph_of(experiment)  # only now: of more clients than there is data for, it may take minutes
         self.histograms = [c.data.y.cpu().bincount(minlength=data.classes).tolist() for c in clients]
         self.targets = Targets.of(data.test, poison, device)
 

@@ -212,6 +212,29 @@ def test_workers_end_with_the_parent_however_it_ends(end, code):
     assert all(gone(pid) for pid in workers)
 
 
+def test_workers_end_with_the_parent_whichever_finaliser_was_first():
+    """At exit multiprocessing sends SIGTERM to what is left and waits; weakref's finalisers may come only after it."""
+    parent = script(
+        """
+        import weakref
+        class Early: pass
+        early = Early()
+        weakref.finalize(early, lambda: None)
+        from purifl.engines.pool import Pool
+        pool = Pool(lambda item, round_: None, [1.0] * 4, 2)
+        pool.run(range(4), 1)
+        print(*(process.pid for process in pool._processes), flush=True)
+        """
+    )
+    try:
+        workers = [int(pid) for pid in parent.communicate(timeout=60)[0].split()]
+    finally:
+        parent.kill()
+    assert parent.returncode == 0
+    assert len(workers) == 2
+    assert all(gone(pid) for pid in workers)
+
+
 def test_workers_stop_between_items_when_the_parent_is_killed_in_a_round(tmp_path):
     """Each of 1,000 items leaves a file; the parent is killed at the first."""
     parent = script(
@@ -234,12 +257,13 @@ def test_workers_stop_between_items_when_the_parent_is_killed_in_a_round(tmp_pat
     parent.stdout.close()
 
 
-def test_an_interrupt_is_the_parents_business(monkeypatch):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_the_parents_business(monkeypatch, how):
     pool, _, count = counting()
     pool.run(range(6), 1)
     before = pids(pool)
     for pid in before:
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, how)
     pool.run(range(6), 2)
     assert pids(pool) == before
 

@@ -20,7 +20,7 @@ from purifl.folders import RunFolder
 from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
-from purifl.peer.watch import status_at, status_table
+from purifl.peer.watch import _finished, status_at, status_table, up
 
 TINY = {
     "clients": 3,
@@ -134,6 +134,59 @@ def test_hosts_must_be_as_many_as_clients(tmp_path):
         create(Experiment.parse(TINY), tmp_path / "out", ["127.0.0.1:7000"])
 
 
+@pytest.mark.parametrize(
+    ("hosts", "value", "allowed"),
+    [
+        (["a:7000", "b:7000", "a:7000"], "a:7000", "each peer needs a host:port of its own"),
+        (["a:7000", "b", "c:7000"], "b", "write it as host:port"),
+    ],
+)
+def test_each_peer_needs_a_host_and_port_of_its_own(hosts, value, allowed, experiment_file, hosts_file, tmp_path):
+    hosts_file.write_text("\n".join(hosts))
+    done = call("network", "create", experiment_file, "--out", tmp_path / "out", "--hosts", hosts_file)
+    assert isinstance(done.exception, ConfigError)
+    assert f"hosts: {value!r} is not usable; {allowed}" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("port", [99999, 65534, 0, -1])
+def test_there_must_be_a_metrics_port_for_each_peer(port, experiment_file, tmp_path):
+    done = call("network", "create", experiment_file, "--out", tmp_path / "out", "--metrics-port", port)
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == f"metrics_port: {port} is not usable; with 3 clients it has to be from 1 to 65533"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_last_metrics_port_is_usable(tmp_path):
+    network = create(Experiment.parse(TINY), tmp_path / "out", metrics_port=65533)
+    assert network.config(2).metrics == "127.0.0.1:65535"
+
+
+def test_a_file_that_is_no_peers_is_said_to_be_none(experiment_file):
+    done = call("peer", experiment_file)
+    assert isinstance(done.exception, ConfigError)
+    said = str(done.exception)
+    assert said.startswith(f"FILE: '{experiment_file}' is not usable; it is no peer's configuration")
+    assert said.endswith("missing: federation, id, listen, neighbours")
+
+
+@pytest.mark.timeout(240)
+def test_the_last_that_is_shown_of_peers_is_that_they_finished(tmp_path):
+    network = federation(tmp_path, clients=2, rounds=3, eval_every=3)
+    console = Console(width=120, file=io.StringIO(), force_terminal=True)
+    up(network, console)
+    shown = console.file.getvalue().rpartition("accuracy")[2]
+    assert shown.count("3/3") == 2
+    assert "unavailable" not in shown
+
+
+def test_a_finished_peer_is_shown_as_last_known_even_if_it_was_never_heard(tmp_path):
+    network = federation(tmp_path, clients=2, rounds=3)
+    known = {1: {"id": 1, "round": 2, "rounds": 3, "accuracy": 0.5}}
+    assert _finished(network, 0, known) == {"id": 0, "round": 3, "rounds": 3}
+    assert _finished(network, 1, known) == {"id": 1, "round": 3, "rounds": 3, "accuracy": 0.5}
+
+
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("x")
     with pytest.raises(PuriflError, match="not empty"):
@@ -173,7 +226,8 @@ def test_own_data_through_a_factory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"listen": "nowhere"}, "host:port"),
+        ({"listen": "nowhere"}, "listen: 'nowhere' is not usable; write it as host:port"),
+        ({"metrics": "here:99999"}, "metrics: 'here:99999' is not usable; write it as host:port"),
         ({"neighbours": []}, "neighbours"),
         ({"insecure": True}, "insecure"),
         ({"id": 1}, "differ"),
@@ -184,6 +238,11 @@ def test_a_wrong_configuration_says_what_is_wrong(change, message, tmp_path):
     settings = yaml.safe_load(network.config_file(0).read_text())
     with pytest.raises(ConfigError, match=message):
         PeerConfig.parse(settings | change, tmp_path)
+
+
+def test_a_setting_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="federation: None is not usable; it has to be given"):
+        PeerConfig.parse({"id": 0}, tmp_path)
 
 
 def test_renewed_and_revoked_from_the_command_line(tmp_path):

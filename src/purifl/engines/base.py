@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from purifl.data import Samples
 from purifl.determinism import Precision
-from purifl.models import check_model
+from purifl.models import Build, check_model
 from purifl.randomness import seeded, stream
 from purifl.training import Client, LocalRule, Loss, ModelFactory, Training
 
@@ -100,6 +100,9 @@ class Engine(ABC):
         self.jobs = jobs_of(work.clients, work.rule)
         self.model = self._build(0).to(work.device).train()
         check_model(self.model)
+        if isinstance(work.factory, Build):
+            with seeded(work.device, work.seed, "trial"), work.casting():
+                work.factory.check(self.model, work.clients[0].data.x)
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.params: list[Tensor] = [tensor for _, tensor in named]

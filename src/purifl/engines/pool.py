@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
+from multiprocessing.util import Finalize
 
 import torch
 from torch import Tensor
@@ -111,7 +112,8 @@ class Pool:
         self._work, self._costs, self._workers, self._ahead = work, costs, workers, ahead
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
-        self._end = weakref.finalize(self, _end, self._processes, self._pipes)
+        # multiprocessing runs it at exit before it asks what is left to end, by a SIGTERM that workers ignore
+        Finalize(self, _end, (self._processes, self._pipes), exitpriority=0)
         _pools.add(self)
 
     def run(self, items: Sequence[int], round_: int) -> None:
@@ -243,10 +245,12 @@ def _serve(pipe: Connection, work: Work, ahead: Work | None, k: int, workers: in
 def _begin() -> str:
     """Make this process a worker; what stands in the way of that, if anything does.
 
+    What interrupts all processes of a group is the parent's business, which then ends its workers.
     One thread is a must, not a choice: OpenMP's other threads did not survive the fork, and it would wait for them.
     A step of autograd shows at once where that cannot follow a fork, as on machines with a GPU it was used on before.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for interruption in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(interruption, signal.SIG_IGN)
     gc.freeze()  # what was here before is the parent's to collect
     torch.set_num_threads(1)
     torch.set_grad_enabled(True)  # whatever the parent was about when it forked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field, model_serializer
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from purifl.errors import ConfigError
+from purifl.errors import ConfigError, PuriflError
 from purifl.registry import Component, Registry
 
 RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_TRIED = 2  # inputs; a statistic of a mini-batch needs more than one
 
 
 class ModelSpec(Component):
@@ -44,6 +47,11 @@ class Build:
     def __call__(self) -> nn.Module:
         """A freshly initialised model."""
         return self.spec.build(self.shape, self.classes)
+
+    def check(self, model: nn.Module, like: Tensor) -> None:
+        """Refuse a user's own model that cannot take inputs ``like`` these; built-in ones see to that when built."""
+        if isinstance(self.spec, Imported):
+            self.spec.try_out(model, like.new_zeros(_TRIED, *like.shape[1:]), self.classes)
 
     @property
     def key(self) -> Hashable:
@@ -76,14 +84,42 @@ class Imported(ModelSpec):
         factory = imported(self.factory, "model")
         try:
             inspect.signature(factory).bind(shape, classes, **self.params)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError("model", self.factory, f"it has to accept (shape, classes, ...): {error}") from None
-        model = factory(shape, classes, **self.params)
+        with self._blamed(f"it fails when called for inputs of shape {shape} and {classes} classes"):
+            model = factory(shape, classes, **self.params)
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 "model", self.factory, f"it has to return a torch.nn.Module, not a {type(model).__name__}"
             )
         return model
+
+    @torch.no_grad()
+    def try_out(self, model: nn.Module, x: Tensor, classes: int) -> None:
+        """See whether ``model`` gives each of the inputs ``x`` a score for each class; its buffers stay as they are.
+
+        In evaluation mode, in which layers draw nothing, so that trying it out cannot change a run.
+        """
+        before, training = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
+        with self._blamed(f"it cannot take a batch of shape {tuple(x.shape)} and type {x.dtype}"):
+            scores = model.eval()(x)
+        model.train(training)
+        for buffer, first in before:
+            buffer.copy_(first)
+        given = tuple(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        if given != (len(x), classes):
+            wanted = f"a tensor of shape {(len(x), classes)}, a score for each of the {classes} classes"
+            raise ConfigError("model", self.factory, f"for {len(x)} inputs it has to give {wanted}, not {given}")
+
+    @contextmanager
+    def _blamed(self, failure: str) -> Iterator[None]:
+        """Within it whatever the user's code raises is a ConfigError, except what already says what to change."""
+        try:
+            yield
+        except PuriflError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError("model", self.factory, f"{failure}: {_raised(error, self.factory)}") from error
 
 
 def imported(path: str, field: str) -> Callable[..., object]:
@@ -92,9 +128,21 @@ def imported(path: str, field: str) -> Callable[..., object]:
     try:
         with _importable_cwd():
             found: Callable[..., object] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise ConfigError(field, path, f"give package.module:factory, importable from here ({error})") from error
+    except (Exception, SystemExit) as error:
+        said = _raised(error, path)
+        raise ConfigError(field, path, f"give package.module:factory, importable from here ({said})") from error
     return found
+
+
+def _raised(error: BaseException, path: str) -> str:
+    """What was raised, on one line, and where in the package of ``path``: the user sees no traceback."""
+    package = path.partition(":")[0].partition(".")[0]
+    lines = [
+        f" ({Path(frame.f_code.co_filename).name}, line {number})"
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{lines[-1] if lines else ''}"
 
 
 @contextmanager

@@ -14,14 +14,15 @@ from purifl.experiment import Experiment, read_settings
 from purifl.registry import from_validation
 
 
-def _address(value: str) -> str:
+def checked_address(value: str) -> str:
+    """The value, if it is host:port."""
     host, colon, port = value.rpartition(":")
     if not (host and colon and port.isdigit() and int(port) < 2**16):
-        raise ConfigError("address", value, "write it as host:port, such as 10.0.0.3:7000")
+        raise ValueError("write it as host:port, such as 10.0.0.3:7000")
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(checked_address)]
 
 
 class Neighbour(BaseModel):
@@ -86,7 +87,11 @@ class PeerConfig(BaseModel):
     @classmethod
     def read(cls, path: Path) -> Self:
         """The configuration in a YAML file."""
-        return cls.parse(read_settings(path), path.parent)
+        settings = read_settings(path)
+        missing = [name for name, field in cls.model_fields.items() if field.is_required() and name not in settings]
+        if missing:
+            raise ConfigError("FILE", str(path), f"it is no peer's configuration; missing: {', '.join(missing)}")
+        return cls.parse(settings, path.parent)
 
     def load_experiment(self) -> Experiment:
         """The experiment that all peers run."""

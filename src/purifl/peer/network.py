@@ -17,7 +17,7 @@ import yaml
 from purifl.defenses import Setting
 from purifl.errors import ConfigError, PeerError
 from purifl.experiment import Experiment
-from purifl.peer.config import PeerConfig, write_config
+from purifl.peer.config import PeerConfig, checked_address, write_config
 from purifl.peer.identity import KeyPair, fingerprint, new_authority, new_peer, read_certificates, to_pem
 from purifl.peer.setup import check_experiment
 from purifl.simulation import place
@@ -133,10 +133,8 @@ def create(
     graph, malicious = place(experiment)
     experiment = _settled(experiment, graph, malicious)
     hosts = hosts or [f"127.0.0.1:{FIRST_PORT + k}" for k in range(experiment.clients)]
-    if len(hosts) != experiment.clients:
-        raise ConfigError(
-            "hosts", len(hosts), f"the experiment has {experiment.clients} clients; give one line for each"
-        )
+    _check_hosts(hosts, experiment.clients)
+    _check_metrics_port(metrics_port, experiment.clients)
     name = f"{experiment.dataset.name}-{experiment.digest()}"
     try:
         _write(experiment, out, hosts, days, metrics_port, settings or {}, graph, name)
@@ -147,6 +145,25 @@ def create(
         shutil.rmtree(out, ignore_errors=True)
         raise
     return Network(out)
+
+
+def _check_hosts(hosts: list[str], clients: int) -> None:
+    if len(hosts) != clients:
+        raise ConfigError("hosts", len(hosts), f"the experiment has {clients} clients; give one line for each")
+    for k, host in enumerate(hosts):
+        try:
+            checked_address(host)
+        except ValueError as error:
+            raise ConfigError("hosts", host, str(error)) from None
+        if host in hosts[:k]:
+            raise ConfigError("hosts", host, "each peer needs a host:port of its own")
+
+
+def _check_metrics_port(port: int | None, clients: int) -> None:
+    """Refuse a first port from which on there is not one for each peer."""
+    last = 2**16 - clients
+    if port is not None and not 1 <= port <= last:
+        raise ConfigError("metrics_port", port, f"with {clients} clients it has to be from 1 to {last}")
 
 
 def _check_free(out: Path) -> None:

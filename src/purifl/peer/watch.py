@@ -108,18 +108,33 @@ def up(network: Network, console: Console) -> None:
     """Run all peers of a federation on this machine until they are done, and show how they are doing."""
     processes = {peer: spawn(network.config_file(peer)) for peer in network.peers}
     started = time.time()
+    known: dict[int, Row] = {}
+
+    def table() -> Table:
+        rows = statuses(network)
+        known.update({row["id"]: row for row in rows if "error" not in row})
+        finished = {peer for peer, process in processes.items() if process.exitcode == 0}
+        return status_table([_finished(network, row["id"], known) if row["id"] in finished else row for row in rows])
+
     try:
         with Live(console=console, refresh_per_second=2) if console.is_terminal else _Lines(console) as live:
             while any(process.exitcode is None for process in processes.values()):
-                live.update(status_table(statuses(network)))
+                live.update(table())
                 next(iter(processes.values())).join(_POLL)
                 _check(network, {peer: process.exitcode for peer, process in processes.items()}, started)
+            live.update(table())
     finally:
         for process in processes.values():
             process.terminate()
         for process in processes.values():
             process.join(5)
     _check(network, {peer: process.exitcode for peer, process in processes.items()}, started)
+
+
+def _finished(network: Network, peer: int, known: dict[int, Row]) -> Row:
+    """What was last known of a peer that has finished and no longer answers, in the round that it has reached."""
+    last = known.get(peer) or {"id": peer, "rounds": network.experiment.rounds}
+    return last | {"round": last["rounds"]}
 
 
 def _check(network: Network, codes: dict[int, int | None], started: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from purifl.report.groups import Setup
 from purifl.report.table import COLUMNS
 
 _SAFE = " ,.:;-_()/"
+_LONGEST = 80
+"""Characters of a file's or folder's name; file systems take 255 bytes, and what is put around it counts."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,12 @@ class Download:
 
 
 def slug(name: str) -> str:
-    """A name that every file system takes."""
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "run"
+    """A name that every file system takes; a long one becomes its beginning and a hash that tells it from others."""
+    plain = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "run"
+    if len(plain) <= _LONGEST:
+        return plain
+    told_apart = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{plain[: _LONGEST - 1 - len(told_apart)].rstrip('-.')}-{told_apart}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
