@@ -14,8 +14,11 @@ from typing import get_args
 import pytest
 import torch
 from rich.console import Console
+from typer.main import get_command
 
+from purifl import __version__
 from purifl.catalogue import _REGISTRIES
+from purifl.cli import app
 from purifl.engines.pool import available
 from purifl.experiment import Experiment
 from purifl.folders import RunFolder
@@ -726,6 +729,24 @@ def test_progress_elsewhere_is_plain_lines_with_the_latest_accuracy_at_both_ends
         "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
         "gpd: round 4/4, accuracy 50.0%, attack 25.0%, 0 s left",
     ]
+
+
+def test_the_defaults_that_help_shows_are_those_of_an_experiment():
+    """Help has them written out, since it does not wait for torch."""
+    options = get_command(app).commands["run"].params
+    shown = {option.name: option.show_default for option in options if isinstance(option.show_default, str)}
+    usual, skewed, attacked = Experiment(), Experiment(partition="label-dir"), Experiment(attack="backdoor-9")
+    assert shown == {
+        **{kind: getattr(usual, kind).name for kind in ("dataset", "partition", "topology", "attack", "defense")},
+        **{name: str(getattr(usual, name)) for name in ("clients", "rounds", "seed", "device")},
+        "alpha": str(skewed.partition.alpha),
+        "malicious_ratio": str(attacked.attack.malicious_ratio),
+        "malicious_level": str(attacked.attack.malicious_level),
+    }
+
+
+def test_the_version_can_be_asked_for(purifl):
+    assert purifl("--version") == (0, f"{__version__}\n", "")
 
 
 def test_help_names_what_can_be_chosen_and_options_without_effect_are_said(tmp_path):

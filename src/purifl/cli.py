@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
+from purifl import __version__
 from purifl.cli_network import app as network_app
 from purifl.cli_network import peer_command
 from purifl.cli_output import err, finish, name_report, out_console, show_profile
@@ -44,20 +45,23 @@ def _one_of(plural: Kind) -> str:
     return f"One of {', '.join(names(plural))}; see purifl list {plural}."
 
 
-File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON; options override it.")]
-DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("datasets"))]
-PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partitions"))]
-AlphaOption = Annotated[float | None, number("--alpha", "Concentration of the Dirichlet partitions.")]
-TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topologies"))]
-ClientsOption = Annotated[int | None, whole("--clients", "Number of clients, attackers included.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="Experiment as YAML or JSON, over the defaults; options override it."),
+]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", help=_one_of("datasets"), show_default="digits")]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help=_one_of("partitions"), show_default="iid")]
+AlphaOption = Annotated[float | None, number("--alpha", "Concentration of the Dirichlet partitions.", usually="0.1")]
+TopologyOption = Annotated[str | None, typer.Option("--topology", help=_one_of("topologies"), show_default="complete")]
+ClientsOption = Annotated[int | None, whole("--clients", "Number of clients, attackers included.", usually="10")]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help=_one_of("models") + " Or package.module:factory. The data set's own if not given."),
 ]
-AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attacks"))]
-RatioOption = Annotated[float | None, number("--malicious-ratio", "Share of malicious clients.")]
-LevelOption = Annotated[float | None, number("--malicious-level", "How malicious they are, 0 to 1.")]
-DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defenses"))]
+AttackOption = Annotated[str | None, typer.Option("--attack", help=_one_of("attacks"), show_default="none")]
+RatioOption = Annotated[float | None, number("--malicious-ratio", "Share of malicious clients.", usually="0.2")]
+LevelOption = Annotated[float | None, number("--malicious-level", "How malicious they are, 0 to 1.", usually="1.0")]
+DefenseOption = Annotated[str | None, typer.Option("--defense", help=_one_of("defenses"), show_default="gpd")]
 DetectorOption = Annotated[
     str | None, typer.Option("--detector", help=_one_of("detectors") + " The defence's own if not given.")
 ]
@@ -67,16 +71,32 @@ RoundsOption = Annotated[
         "--rounds",
         "Rounds to train. Models are tested in the last and, unless --set eval_every=N says otherwise, in every "
         "fifth (on digits: every one).",
+        usually="50",
     ),
 ]
-SeedOption = Annotated[int | None, whole("--seed", "Fixes every draw.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+SeedOption = Annotated[int | None, whole("--seed", "Fixes every draw.", usually="0")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:N.", show_default="cpu")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder to write; a new one under runs/ if not given.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what --out already holds.")]
 
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Show at the end where the time of a round went, phase by phase.")
 ]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of purifl itself."""
 
 
 @app.command("run")
@@ -154,7 +174,7 @@ def compare_command(
     model: ModelOption = None,
     attack: Annotated[
         str | None,
-        typer.Option("--attack", help="See: purifl list attacks; backdoor-9 where neither this nor FILE says."),
+        typer.Option("--attack", help="See: purifl list attacks.", show_default="backdoor-9"),
     ] = None,
     malicious_ratio: RatioOption = None,
     malicious_level: LevelOption = None,

@@ -18,14 +18,16 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
-def whole(name: str, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - as typer.Option
-    """An option for an integer, with its help text."""
-    return typer.Option(name, parser=_parser(int, "a whole number", least), metavar="<int>", help=text)
+def whole(name: str, text: str, least: float = -math.inf, usually: str = "") -> Any:  # noqa: ANN401 - as typer.Option
+    """An option for an integer, with its help text and what it is ``usually``."""
+    parser = _parser(int, "a whole number", least)
+    return typer.Option(name, parser=parser, metavar="<int>", help=text, show_default=usually or True)
 
 
-def number(name: str, text: str, least: float = -math.inf) -> Any:  # noqa: ANN401 - as typer.Option
-    """An option for a number, with its help text."""
-    return typer.Option(name, parser=_parser(float, "a number", least), metavar="<float>", help=text)
+def number(name: str, text: str, least: float = -math.inf, usually: str = "") -> Any:  # noqa: ANN401 - as typer.Option
+    """An option for a number, with its help text and what it is ``usually``."""
+    parser = _parser(float, "a number", least)
+    return typer.Option(name, parser=parser, metavar="<float>", help=text, show_default=usually or True)
 
 
 def _parser(kind: type[int] | type[float], what: str, least: float) -> Callable[[str], float]:
