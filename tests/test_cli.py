@@ -23,7 +23,7 @@ from purifl.engines.pool import available
 from purifl.experiment import Experiment
 from purifl.folders import RunFolder
 from purifl.phases import Phase
-from purifl.progress import reporting
+from purifl.progress import drawing, reporting
 from purifl.runs import run
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -729,6 +729,16 @@ def test_progress_elsewhere_is_plain_lines_with_the_latest_accuracy_at_both_ends
         "gpd: round 3/4, accuracy 50.0%, attack 25.0%, 3 s left",
         "gpd: round 4/4, accuracy 50.0%, attack 25.0%, 0 s left",
     ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_drawing_figures_shows_a_bar_on_a_terminal_and_nothing_elsewhere(terminal):
+    text = io.StringIO()
+    with drawing(Console(file=text, force_terminal=terminal, width=120)) as on_setup:
+        for done in range(3):
+            on_setup(done, 2)
+    assert bool(re.search(r"figures to print.*2/2", re.sub(r"\x1b\[[\d;?]*\w", "", text.getvalue()))) == terminal
+    assert bool(text.getvalue().strip()) == terminal
 
 
 def test_the_defaults_that_help_shows_are_those_of_an_experiment():

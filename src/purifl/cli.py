@@ -231,6 +231,7 @@ def report_command(
     Runs that differ in their seed alone are shown as one, with 95 % intervals. The page is one file that needs no
     network; figures are SVG, PDF and PNG.
     """
+    from purifl.progress import drawing
     from purifl.report import write_report
     from purifl.report.find import find
 
@@ -238,7 +239,8 @@ def report_command(
     for run in unfinished:
         said = f"note: {run.path} is not finished and left out; continue it with: {run.how_to_resume}"
         err.print(said, highlight=False, soft_wrap=True, markup=False)
-    page = write_report(results, out or folders[0] / "report", figures=True)
+    with drawing(err) as on_setup:
+        page = write_report(results, out or folders[0] / "report", figures=True, on_setup=on_setup)
     name_report(page)
     out_console.print(f"Figures to print: {page.parent / 'figures'}", highlight=False, soft_wrap=True, markup=False)
 

@@ -51,6 +51,15 @@ def _lines(label: str, rounds: int, console: Console, note: Callable[[Row], str]
 
 
 @contextmanager
+def drawing(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A callback to hand to :func:`purifl.report.write_report`; shown on a terminal only, since it is soon over."""
+    columns = ("[bold]figures to print", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "left")
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
 def sweeping(console: Console) -> Iterator[Callable[[Sweeping], None]]:
     """A callback to hand to :func:`purifl.sweep`; a run that fails is told at once, with its reason."""
     if console.is_terminal:

@@ -85,3 +85,10 @@ def test_everybody_isolated_diverged_and_badly_named(tmp_path, topology):
     result.trust, result.events = [], []
     result.history = [row(1, test_accuracy=None, tracking_error=0.0, trust=[])]
     assert "trust.svg" in figures([result], tmp_path)
+
+
+@pytest.mark.usefixtures("_vectors_only")
+def test_whoever_waits_is_told_how_many_set_ups_are_done(tmp_path):
+    results, told = [synthetic(), synthetic(topology="ring")], []
+    write_report(results, tmp_path, figures=True, on_setup=lambda *so_far: told.append(so_far))
+    assert told == [(0, 2), (1, 2), (2, 2)]

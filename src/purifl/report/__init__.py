@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from purifl.errors import RunError
@@ -13,13 +13,20 @@ from purifl.result import Result
 __all__ = ["write_report"]
 
 
-def write_report(results: Sequence[Result], out: Path, *, figures: bool = False) -> Path:
+def write_report(
+    results: Sequence[Result],
+    out: Path,
+    *,
+    figures: bool = False,
+    on_setup: Callable[[int, int], None] | None = None,
+) -> Path:
     """Write a report on finished runs: several defences, set-ups and seeds as they come.
 
     Args:
         results: The runs, in the order in which they shall be listed.
         out: The folder; made if it is not there. An earlier report in it is replaced.
         figures: Whether to write figures to print, too, into ``figures`` under it.
+        on_setup: Called while these are drawn, which takes seconds for each set-up, with how many are done of how many.
 
     Returns:
         The path of its ``index.html``, a page that holds everything.
@@ -37,7 +44,7 @@ def write_report(results: Sequence[Result], out: Path, *, figures: bool = False)
         if figures:
             from purifl.report.prints import write_figures  # noqa: PLC0415 - matplotlib, which the page does without
 
-            write_figures(found, out / "figures")
+            write_figures(found, out / "figures", on_setup)
     except OSError as error:
         raise RunError(f"out: {out} cannot be written: {error.strerror or error}") from error
     return index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,11 +17,16 @@ from purifl.report.groups import Setup
 NAMES = (*map(slug, CURVES), "trust", "data")
 
 
-def write_figures(found: Sequence[Setup], out: Path) -> list[Path]:
-    """Every figure as SVG, PDF and PNG in ``out``, in a folder for each set-up where there are several."""
+def write_figures(found: Sequence[Setup], out: Path, on_setup: Callable[[int, int], None] | None = None) -> list[Path]:
+    """Every figure as SVG, PDF and PNG in ``out``, in a folder for each set-up where there are several.
+
+    ``on_setup`` is called as each begins, and once more in the end, with how many are done and how many there are.
+    """
     _clear(out)
     written = []
+    tell = on_setup or (lambda done, total: None)
     for k, setup in enumerate(found):
+        tell(k, len(found))
         folder = out / f"{k + 1}-{slug(setup.name)}" if len(found) > 1 else out
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures(setup):
@@ -29,6 +34,7 @@ def write_figures(found: Sequence[Setup], out: Path) -> list[Path]:
                 file = folder / f"{name}.{form}"
                 file.write_bytes(drawn(figure, form))
                 written.append(file)
+    tell(len(found), len(found))
     return written
 
 
