@@ -163,10 +163,10 @@ def test_the_last_metrics_port_is_usable(tmp_path):
 
 
 def test_a_file_that_is_no_peers_is_said_to_be_none(experiment_file):
-    done = call("peer", experiment_file)
-    assert isinstance(done.exception, ConfigError)
-    said = str(done.exception)
-    assert said.startswith(f"FILE: '{experiment_file}' is not usable; it is no peer's configuration")
+    with pytest.raises(ConfigError) as refused:
+        PeerConfig.read(experiment_file)
+    said = str(refused.value)
+    assert said.startswith(f"CONFIG: '{experiment_file}' is not usable; it is no peer's configuration")
     assert said.endswith("missing: federation, id, listen, neighbours")
 
 

@@ -90,7 +90,7 @@ class PeerConfig(BaseModel):
         settings = read_settings(path)
         missing = [name for name, field in cls.model_fields.items() if field.is_required() and name not in settings]
         if missing:
-            raise ConfigError("FILE", str(path), f"it is no peer's configuration; missing: {', '.join(missing)}")
+            raise ConfigError("CONFIG", str(path), f"it is no peer's configuration; missing: {', '.join(missing)}")
         return cls.parse(settings, path.parent)
 
     def load_experiment(self) -> Experiment:
