@@ -578,7 +578,7 @@ def test_who_loses_its_place_to_those_heard_again_is_cut_by_both_ends(records):
         assert edges == {(j, i) for i, j in edges}
         assert tracking_error(fed) < 1e-10
         alone.append(edges == {(0, 4), (4, 0)})
-    assert alone[15:] == [True] * 5  # with the five it would have been one round later
+    assert alone[15:] == [True] * 5
     assert fed.rows.defense_state["cuts"][fed.cut].tolist() == [1, 0]  # 4 has not cut anybody, only followed
 
 
