@@ -26,10 +26,6 @@ def everyone(hood):
     return torch.ones_like(hood.to_self)
 
 
-def lengths(x):
-    return torch.linalg.vector_norm(x, dim=1)
-
-
 def first(hood, gamma):
     """The first exchange, in which everybody says its trust 1/m."""
     trust = (1 / torch.bincount(hood.rows).double())[hood.cols]
@@ -40,7 +36,7 @@ def first(hood, gamma):
 @settings(max_examples=30, deadline=None)
 def test_consistency(seed, temperature):
     hood, gamma, edges = setting(seed=seed)
-    scores = Consistency(temperature=temperature).scores({}, hood, gamma, everyone(hood), lengths(gamma))
+    scores = Consistency(temperature=temperature).scores({}, hood, gamma, everyone(hood), gamma)
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         assert score == pytest.approx(math.exp(-np.linalg.norm(gamma[j] - gamma[i]) / temperature))
 
@@ -48,7 +44,7 @@ def test_consistency(seed, temperature):
 def test_similarity_is_the_positive_cosine_and_one_for_oneself():
     hood, gamma, edges = setting()
     gamma[2] = 0
-    scores = Similarity().scores({}, hood, gamma, everyone(hood), lengths(gamma))
+    scores = Similarity().scores({}, hood, gamma, everyone(hood), gamma)
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         both = gamma[i].norm() * gamma[j].norm()
         expected = 1 if i == j else 0 if both == 0 else max(0, (gamma[i] @ gamma[j] / both).item())
@@ -63,7 +59,7 @@ def test_history_judges_all_rounds_but_the_first_by_the_median_neighbour(seed, r
     state = detector.begin(hood, first(hood, gamma))
     messages = torch.randn(rounds, *gamma.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for message in messages:
-        scores = detector.scores(state, hood, message, everyone(hood), lengths(message))
+        scores = detector.scores(state, hood, message, everyone(hood), message)
     total = messages[1:].sum(0)
     for score, (i, j) in zip(scores.tolist(), edges, strict=True):
         others = sorted((total[k] - total[i]).norm().item() for r, k in edges if r == i != k)
@@ -78,8 +74,8 @@ def test_history_has_no_length_scale():
     for scale in (1.0, 1e-6, 1e6):
         detector = History()
         state = detector.begin(hood, first(hood, gamma))
-        detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
-        found.append(detector.scores(state, hood, scale * gamma, everyone(hood), lengths(gamma)))
+        detector.scores(state, hood, gamma, everyone(hood), gamma)
+        found.append(detector.scores(state, hood, scale * gamma, everyone(hood), gamma))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], found[2])
 
@@ -89,7 +85,7 @@ def test_history_keeps_a_single_neighbour():
     detector = History()
     state = detector.begin(hood, first(hood, gamma))
     for _ in range(3):
-        scores = detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
+        scores = detector.scores(state, hood, gamma, everyone(hood), gamma)
     assert (scores == 1).all()
 
 
@@ -97,8 +93,8 @@ def test_history_keeps_a_single_neighbour():
 
 
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
-    """The class's equations, edge by edge, for clients whose gradients are ``own`` (n,) long."""
-    lengths = np.linalg.norm(messages, axis=2)
+    """The class's equations, edge by edge, for clients whose gradients are ``own`` (n, d)."""
+    lengths, own_lengths = np.linalg.norm(messages, axis=2), np.linalg.norm(own, axis=1)
     mean = np.mean(lengths**4, axis=0) ** 0.25
     size = np.bincount(hood.rows)
     distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
@@ -112,8 +108,9 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         around = [k for r, k in edges if r == i]
         mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
         faded = lengths[0, j] / len(messages) ** 0.25
-        ours = max(mean[i], min(own[i], lengths[0, i]), faded if large(i, j, around) else 0)
+        ours = max(mean[i], min(own_lengths[i], lengths[0, i]), faded if large(i, j, around) else 0)
         push = openness * persistence(i, j, mixed) * mixed * distance[i, j] / (ours + mean[j])
+        push = min(push, 1) if wave(i, j, mixed) else push
         heard = [k for k in around if k != i and kept[i, k]]
         usual = [k for k in heard if k in trusted] or heard
         if size[i] <= 4 or not usual:
@@ -123,6 +120,11 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         ratio = persistence(i, j, mixed) * median(lasting, parts=4) / median(lasting) ** 2
         unusual = min(2, max(1, ratio)) if kept[i, j] and alike(i, j, around) else 1
         return max(push, unusual * min(1, push), apart * min(1, 4 * push))
+
+    def wave(i, j, mixed):
+        growth = (lengths[:, i].max() + lengths[:, j].max()) / (lengths[0, i] + lengths[0, j])
+        along = messages[-1, j] @ own[i] / lengths[-1, j] / own_lengths[i] >= 0.1
+        return along and persistence(i, j, mixed) <= 1.5 * min(growth, 3) ** 1.5 and min(size[i], size[j]) <= 4
 
     def persistence(i, j, mixed):
         return (mixed * distance[i, j]) ** 2 / ((messages[:, j] - messages[:, i]) ** 2).sum()
@@ -166,7 +168,7 @@ def test_persistence_is_its_equations(seed, rounds, density, loud, trusted):
     rng = np.random.default_rng(seed)
     messages = rng.normal(size=(rounds, *gamma.shape))
     messages[:, 0] = loud * (messages[:, 0] + 1)
-    own = rng.exponential(3, size=len(gamma))
+    own = rng.exponential(3, size=(len(gamma), 1)) * (rng.normal(size=gamma.shape) + messages[-1].mean(0))
     kept = {edge: edge[0] == edge[1] or rng.random() < 0.8 for edge in edges}
     detector = Persistence(sharpness=2.0, trusted=tuple(trusted))
     state = detector.begin(hood, first(hood, gamma))
@@ -196,7 +198,7 @@ def watch(graph, messages, gradients=None, **parameters):
     hood = neighbourhood(graph, clients, clients)
     detector = Persistence(**parameters)
     state = detector.begin(hood, first(hood, torch.tensor(messages[0])))
-    own = np.linalg.norm(np.zeros_like(messages) if gradients is None else gradients, axis=2)
+    own = np.zeros_like(messages) if gradients is None else gradients
     return hood, [
         detector.scores(state, hood, torch.tensor(message), everyone(hood), torch.tensor(each))
         for message, each in zip(messages, own, strict=True)
@@ -254,6 +256,32 @@ def test_a_gradient_that_grows_with_the_harm_done_does_not_excuse_who_does_it():
     messages[0] *= 100
     _, scores = watch(ring, messages, gradients * 100)
     assert (scores[-1][to_attacker] > 0.9).all()
+
+
+@pytest.mark.parametrize(("graph", "noise"), [("ring", 1), ("grid", 1), ("line", 2)])
+def test_what_a_large_client_sends_passes_through_a_sparse_graph_without_a_cut(graph, noise):
+    """The same kind of data everywhere, a hundred times as much at one client. It is no wave to who is against it."""
+    rng = np.random.default_rng(15)
+    sizes = 0.97 ** np.arange(30)[:, None, None] * np.where(np.arange(10) == 0, 100, 1)[:, None]
+    gradients = sizes * (rng.normal(size=50) + noise * rng.normal(size=(30, 10, 50)))
+    messages = tracked(GRAPHS[graph], gradients)
+    hood, scores = watch(GRAPHS[graph], messages, gradients)
+    assert (least_trust(hood, scores) > 0.1).all()
+    _, scores = watch(GRAPHS[graph], messages, -gradients)
+    assert (least_trust(hood, scores) <= 0.1).sum() > 4
+
+
+@pytest.mark.parametrize("changed", ["against", "lasting"])
+def test_a_wave_is_along_with_ones_own_gradient_and_does_not_last(changed):
+    """A neighbour whose messages grow, but lead elsewhere, or for longer than the growth of three allows."""
+    rng, ring = np.random.default_rng(16), nx.cycle_graph(10)
+    messages = np.full((24, 10, 50), 0.1) * rng.normal(1, 0.1, size=(24, 10, 50))
+    own = messages.copy()
+    messages[2:, 4] += 0.6 if changed == "lasting" else np.where(np.arange(50) % 2, 1.5, -1.5)
+    hood, scores = watch(ring, messages, own)
+    to_it = (hood.cols == 4) & hood.to_others
+    assert ((scores[6][to_it] < 0.5) == (changed == "against")).all()
+    assert (scores[-1][to_it] < 0.01).all()
 
 
 @pytest.mark.parametrize("own", [math.nan, 1e-3])
@@ -441,7 +469,7 @@ def test_who_was_not_heard_at_first_is_neither_compared_nor_marked():
     gamma[0] = gamma[5] = -gamma[1]
     detector = Persistence()
     state = detector.begin(hood, first(hood, gamma))
-    detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
+    detector.scores(state, hood, gamma, everyone(hood), gamma)
     to_both = (hood.cols == 0) | (hood.cols == 5)
     same = to_both & ((hood.rows == 0) | (hood.rows == 5))
     assert (state["alike"][same | hood.to_self] == 0).all()
@@ -456,7 +484,7 @@ def test_who_is_against_the_others_is_opposed_only_to_those_it_is_against():
     gamma[0], gamma[7] = -2 * gamma[1], -gamma[2]
     detector = Persistence()
     state = detector.begin(hood, first(hood, gamma))
-    detector.scores(state, hood, gamma, everyone(hood), lengths(gamma))
+    detector.scores(state, hood, gamma, everyone(hood), gamma)
     unlike = (hood.cols == 0) | (hood.cols == 7)
     assert detector.marked(state).tolist() == (unlike & hood.to_others).tolist()
     assert detector.opposed(state).tolist() == (unlike & (hood.rows != 0) & (hood.rows != 7)).tolist()
@@ -493,7 +521,7 @@ def test_cutting_some_makes_the_rest_no_more_suspect_than_they_were():
     state = detector.begin(hood, first(hood, torch.tensor(gamma[0])))
     trust = 1 / hood.size.double()[hood.rows]
     for message in gamma:
-        scores = detector.scores(state, hood, torch.tensor(message), kept, torch.zeros(10))
+        scores = detector.scores(state, hood, torch.tensor(message), kept, torch.zeros(10, 50))
         trust = lower_trust(hood, trust, scores, kept)
         assert (trust[kept] > 0.1 / 10).all()
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Self
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood, gram, surely_none
+from purifl.neighbourhood import Neighbourhood, chunks, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -33,6 +34,8 @@ _PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart 
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
 _LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
+_LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
+_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave
 
 
 def lower_trust(
@@ -70,7 +73,7 @@ class Detector(Component):
         """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is.
 
         Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest. ``own``
-        (R,) are the lengths ‖g_i‖ of the rows' gradients in this round, which nobody else knows.
+        (R, d) are the rows' gradients g_i in this round, which nobody else knows.
         """
 
     def marked(self, state: State) -> Tensor | None:
@@ -190,6 +193,14 @@ class Persistence(Detector):
     also :meth:`marked`. One that began with the very message of the client itself, as those do who were not heard at
     first, has no agreement and alike_ij = 0.
 
+    Where either end has fewer than four neighbours, what a large client sends arrives over several rounds, as a *wave*
+    that pushes everybody it passes, until it has levelled out. It makes messages longer than they were at first and
+    is along with one's own gradient. A push counts for no more than 1 in a round in which
+
+        P_ij ≤ 3/2 g_ij^{3/2}    and    cos(γ_j^t, g_i^t) ≥ 0.1,
+
+    with the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more.
+
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
 
@@ -221,12 +232,14 @@ class Persistence(Detector):
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "first": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
+            "longest": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
             "against": torch.zeros_like(hood.to_self),
             "opposed": torch.zeros_like(hood.to_self),
             "large": torch.zeros_like(hood.to_self),
+            "slow": ((torch.minimum(sizes, theirs) <= _ENOUGH) & hood.to_others).cpu(),  # to ask a GPU takes time
             "rounds": torch.zeros((), dtype=torch.int64),
         }
 
@@ -247,9 +260,11 @@ class Persistence(Detector):
             state["first"].copy_(lengths)
         state["rounds"] += 1
         state["fourth"] += lengths**4
+        state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
-        push = self._push(state, hood, levelled, own)
+        push = _push(state, hood, levelled, torch.linalg.vector_norm(own, dim=1))
+        push = _of_waves(push, state, hood, levelled, gamma, own)
         apart = (_PUSHING * push).clamp(max=1) * _apart(state, hood, distance, among)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)
@@ -267,14 +282,6 @@ class Persistence(Detector):
         """Those with γ_j⁰ · γ_i⁰ < 0 besides."""
         return state["opposed"]
 
-    def _push(self, state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
-        scale = (state["fourth"] / state["rounds"]) ** 0.25
-        first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
-        ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0))
-        mine = torch.maximum(ours[hood.rows], torch.where(state["large"], faded[hood.cols], 0))
-        push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
-        return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
-
     def _among(self, hood: Neighbourhood, kept: Tensor) -> Tensor:
         """(E,) the measure of what is usual: the others a client listens to, or those of them that it trusts."""
         among = kept & hood.to_others
@@ -286,6 +293,35 @@ class Persistence(Detector):
     def _known(self, hood: Neighbourhood) -> Tensor:
         """(E,) the edges to clients that are trusted."""
         return torch.isin(hood.senders, torch.tensor(self.trusted, device=hood.senders.device))
+
+
+def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
+    """(E,) κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j), the rows' gradients being ``own`` (R,) long."""
+    scale = (state["fourth"] / state["rounds"]) ** 0.25
+    first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
+    ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0))
+    mine = torch.maximum(ours[hood.rows], torch.where(state["large"], faded[hood.cols], 0))
+    push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
+    return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
+
+
+def _of_waves(push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, own: Tensor) -> Tensor:
+    """(E,) the push, at most 1 over slow edges that a wave passes."""
+    if not state["slow"].any():
+        return push
+    slow = state["slow"].nonzero()[:, 0].to(push.device)
+    us, them = hood.listeners[slow], hood.cols[slow]
+    longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
+    growth = (longest / first).nan_to_num(1).clamp(1, _GROWN)
+    lasting = distance[slow] ** 2 / state["squares"][slow] > _LASTING * growth**1.5
+    wave = ~lasting & (_cosines(own, hood.rows[slow], gamma, them) >= ALONG)
+    return push.index_copy(0, slow, push[slow].clamp(max=torch.where(wave, 1.0, torch.inf)))
+
+
+def _cosines(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
+    """(K,) cos(x_i, y_j) in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time; NaN where not finite."""
+    parts = chunks(len(rows), x.shape[1])
+    return torch.cat([cosine_similarity(x[rows[k]].double(), y[cols[k]].double(), dim=1, eps=0) for k in parts])
 
 
 def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:

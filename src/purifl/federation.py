@@ -136,7 +136,7 @@ class Federation:
         theta = self._mix(turn)
         gradient = self._train(theta)
         gamma = self._track(turn, gradient)
-        trust = self.rows.detect(heard, trust, turn.cut, self._lengths())
+        trust = self.rows.detect(heard, trust, turn.cut, self._own_gradients())
         self.trust = torch.cat([trust, self.trust[self._theirs]])[self._edges_in_order]
         self.theta, self.gradient, self.gamma, self.cut = theta, gradient, gamma, turn.cut.clone()
         self.round += 1
@@ -178,10 +178,9 @@ class Federation:
         gamma = self.rows.track(turn, gradient[self._benign], self.gradient[self._benign])
         return torch.cat([gamma, gradient])[self._tracked]
 
-    def _lengths(self) -> Tensor:
-        """(R,) ‖g_i^t‖ of the benign clients."""
-        lengths: Tensor = torch.linalg.vector_norm(self.gradient, dim=1)
-        return lengths[self._benign]
+    def _own_gradients(self) -> Tensor:
+        """(R, d) g_i^t of the benign clients."""
+        return self.gradient[self._benign] if self.malicious else self.gradient
 
     def _losses(self, models: Tensor) -> Tensor:
         """(E,) the loss of each column's model on a mini-batch of the row's own data."""
@@ -218,7 +217,7 @@ class Federation:
 
     def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
         """From candidate messages to the trust that the detector would then give; nothing is changed by asking."""
-        own = self._lengths()
+        own = self._own_gradients()
 
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)

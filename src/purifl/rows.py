@@ -68,7 +68,7 @@ class Rows:
 
     @phase("detect")
     def detect(self, heard: Heard, trust: Tensor, cut: Tensor, own: Tensor, missed: Tensor | None = None) -> Tensor:
-        """w_ij^{t+1}; a final cut is said at once, as trust 0. ``own`` (R,) is ‖g_i^t‖, of the round that was heard.
+        """w_ij^{t+1}; a final cut is said at once, as trust 0. ``own`` (R, d) is g_i^t, of the round that was heard.
 
         A neighbour that was ``missed`` (E,) sent nothing that could be held against it. It keeps its trust, and for a
         single row it counts as having sent the row's own γ, which is evidence of nothing.

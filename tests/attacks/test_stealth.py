@@ -24,7 +24,7 @@ def watched(detector, seed, n=8, malicious=(6, 7), spent=0.15):
     blank = view(gamma, malicious)
     ours = torch.isin(blank.hood.cols, blank.columns)
     trust = blank.hood.normalise(torch.where(ours, spent, 1.0) * blank.trust)
-    kept, own = torch.ones_like(ours), gamma[blank.hood.own_cols].norm(dim=1)
+    kept, own = torch.ones_like(ours), gamma[blank.hood.own_cols]
     state = detector.begin(blank.hood, Heard(gamma, gamma, blank.trust, kept))
     for _ in range(3):
         heard = gamma + 0.3 * torch.randn(n, 6, generator=rng, dtype=torch.float64)

@@ -219,8 +219,7 @@ class Benign(Participant):
         gradient = self.engine.gradients(theta, self.round + 1)
         tracked = self.training.algorithm == "dsgt"
         gamma = rows.track(turn, gradient, self.gradient) if tracked else gradient.clone()
-        own = torch.linalg.vector_norm(self.gradient, dim=1)
-        trust = rows.detect(heard, self.trust, turn.cut, own, missed if missed.any() else None)
+        trust = rows.detect(heard, self.trust, turn.cut, self.gradient, missed if missed.any() else None)
         differences = self._differences(heard, messages)
         self.theta, self.gradient, self.gamma = theta, gradient, gamma
         self.trust, self.cut = torch.where(self.exposed, 0, trust), turn.cut.clone()
