@@ -123,7 +123,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
 
     def wave(i, j, mixed):
         growth = (lengths[:, i].max() + lengths[:, j].max()) / (lengths[0, i] + lengths[0, j])
-        along = messages[-1, j] @ own[i] / lengths[-1, j] / own_lengths[i] >= 0.1
+        along = messages[-1, j] @ own[i] / lengths[-1, j] / own_lengths[i] > 0.1
         return along and persistence(i, j, mixed) <= 1.5 * min(growth, 3) ** 1.5 and min(size[i], size[j]) <= 4
 
     def persistence(i, j, mixed):
@@ -277,11 +277,21 @@ def test_a_wave_is_along_with_ones_own_gradient_and_does_not_last(changed):
     rng, ring = np.random.default_rng(16), nx.cycle_graph(10)
     messages = np.full((24, 10, 50), 0.1) * rng.normal(1, 0.1, size=(24, 10, 50))
     own = messages.copy()
-    messages[2:, 4] += 0.6 if changed == "lasting" else np.where(np.arange(50) % 2, 1.5, -1.5)
+    messages[2:, 4] += 2.0 if changed == "lasting" else np.where(np.arange(50) % 2, 1.5, -1.5)
     hood, scores = watch(ring, messages, own)
     to_it = (hood.cols == 4) & hood.to_others
     assert ((scores[6][to_it] < 0.5) == (changed == "against")).all()
     assert (scores[-1][to_it] < 0.01).all()
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_message_that_is_no_number_is_no_wave(broken):
+    messages = np.random.default_rng(17).normal(1, 0.1, size=(6, 10, 50))
+    gradients = messages.copy()
+    messages[3, 4, 0] = broken
+    hood, scores = watch(nx.cycle_graph(10), messages, gradients)
+    to_it = (hood.cols == 4) & hood.to_others
+    assert all((each[to_it].nan_to_num(0) == 0).all() for each in scores[3:])
 
 
 @pytest.mark.parametrize("own", [math.nan, 1e-3])

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Self
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood, chunks, gram, surely_none
+from purifl.neighbourhood import Neighbourhood, chunks, gram, norms, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -73,7 +72,7 @@ class Detector(Component):
         """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is.
 
         Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest. ``own``
-        (R, d) are the rows' gradients g_i in this round, which nobody else knows.
+        (R, d) are the rows' gradients g_i in this round, which nobody else is told.
         """
 
     def marked(self, state: State) -> Tensor | None:
@@ -197,7 +196,7 @@ class Persistence(Detector):
     that pushes everybody it passes, until it has levelled out. It makes messages longer than they were at first and
     is along with one's own gradient. A push counts for no more than 1 in a round in which
 
-        P_ij ≤ 3/2 g_ij^{3/2}    and    cos(γ_j^t, g_i^t) ≥ 0.1,
+        P_ij ≤ 3/2 g_ij^{3/2}    and    cos(γ_j^t, g_i^t) > 0.1,
 
     with the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more.
 
@@ -264,7 +263,7 @@ class Persistence(Detector):
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
         push = _push(state, hood, levelled, torch.linalg.vector_norm(own, dim=1))
-        push = _of_waves(push, state, hood, levelled, gamma, own)
+        push = _of_waves(push, state, hood, levelled, gamma, lengths, own)
         apart = (_PUSHING * push).clamp(max=1) * _apart(state, hood, distance, among)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)
@@ -305,7 +304,9 @@ def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> T
     return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
 
-def _of_waves(push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, own: Tensor) -> Tensor:
+def _of_waves(
+    push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, lengths: Tensor, own: Tensor
+) -> Tensor:
     """(E,) the push, at most 1 over slow edges that a wave passes."""
     if not state["slow"].any():
         return push
@@ -313,15 +314,14 @@ def _of_waves(push: Tensor, state: State, hood: Neighbourhood, distance: Tensor,
     us, them = hood.listeners[slow], hood.cols[slow]
     longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
     growth = (longest / first).nan_to_num(1).clamp(1, _GROWN)
-    lasting = distance[slow] ** 2 / state["squares"][slow] > _LASTING * growth**1.5
-    wave = ~lasting & (_cosines(own, hood.rows[slow], gamma, them) >= ALONG)
-    return push.index_copy(0, slow, push[slow].clamp(max=torch.where(wave, 1.0, torch.inf)))
+    passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
+    along = _dots(own, hood.rows[slow], gamma, them) > ALONG * norms(own)[hood.rows[slow]] * lengths[them]
+    return push.index_copy(0, slow, push[slow].clamp(max=torch.where(passing & along, 1.0, torch.inf)))
 
 
-def _cosines(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
-    """(K,) cos(x_i, y_j) in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time; NaN where not finite."""
-    parts = chunks(len(rows), x.shape[1])
-    return torch.cat([cosine_similarity(x[rows[k]].double(), y[cols[k]].double(), dim=1, eps=0) for k in parts])
+def _dots(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
+    """(K,) ⟨x_i, y_j⟩ in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time."""
+    return torch.cat([(x[rows[k]].double() * y[cols[k]]).sum(1) for k in chunks(len(rows), x.shape[1])])
 
 
 def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:

@@ -217,13 +217,12 @@ class Federation:
 
     def _foresight(self, columns: Tensor) -> Callable[[Tensor], Tensor]:
         """From candidate messages to the trust that the detector would then give; nothing is changed by asking."""
-        own = self._own_gradients()
 
         def foresee(messages: Tensor) -> Tensor:
             gamma = self.gamma.index_copy(0, columns, messages)
             state = {key: tensor.clone() for key, tensor in self.rows.detector_state.items()}
             trust = self.trust[self._ours]
-            scores = self.detector.scores(state, self.hood, gamma, ~self.cut, own)
+            scores = self.detector.scores(state, self.hood, gamma, ~self.cut, self._own_gradients())
             if scores is None:
                 return trust
             present = gamma.isfinite().all(1)[self.hood.cols]
