@@ -238,7 +238,7 @@ class Persistence(Detector):
             "against": torch.zeros_like(hood.to_self),
             "opposed": torch.zeros_like(hood.to_self),
             "large": torch.zeros_like(hood.to_self),
-            "slow": ((torch.minimum(sizes, theirs) <= _ENOUGH) & hood.to_others).cpu(),  # to ask a GPU takes time
+            "slow": ((torch.minimum(sizes, theirs) <= _ENOUGH) & hood.to_others).cpu(),
             "rounds": torch.zeros((), dtype=torch.int64),
         }
 
@@ -308,9 +308,12 @@ def _of_waves(
     push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, lengths: Tensor, own: Tensor
 ) -> Tensor:
     """(E,) the push, at most 1 over slow edges that a wave passes."""
-    if not state["slow"].any():
+    asked = state["slow"]
+    if push.device.type == "cpu":  # to ask a GPU, the host would wait for it
+        asked = asked & (push > 1)
+    if not asked.any():
         return push
-    slow = state["slow"].nonzero()[:, 0].to(push.device)
+    slow = asked.nonzero()[:, 0].to(push.device)
     us, them = hood.listeners[slow], hood.cols[slow]
     longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
     growth = (longest / first).nan_to_num(1).clamp(1, _GROWN)
