@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood, chunks, gram, norms, surely_none
+from purifl.neighbourhood import Neighbourhood, chunks, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -314,11 +314,11 @@ def _of_waves(
     if not asked.any():
         return push
     slow = asked.nonzero()[:, 0].to(push.device)
-    us, them = hood.listeners[slow], hood.cols[slow]
+    rows, us, them = hood.rows[slow], hood.listeners[slow], hood.cols[slow]
     longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
     growth = (longest / first).nan_to_num(1).clamp(1, _GROWN)
     passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
-    along = _dots(own, hood.rows[slow], gamma, them) > ALONG * norms(own)[hood.rows[slow]] * lengths[them]
+    along = _dots(own, rows, gamma, them) > ALONG * _dots(own, rows, own, rows).sqrt() * lengths[them]
     return push.index_copy(0, slow, push[slow].clamp(max=torch.where(passing & along, 1.0, torch.inf)))
 
 
