@@ -93,10 +93,8 @@ def test_history_keeps_a_single_neighbour():
 
 
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
-    """The class's equations, edge by edge, for clients whose gradients are ``own`` (n, d)."""
-    lengths, own_lengths = np.linalg.norm(messages, axis=2), np.linalg.norm(own, axis=1)
-    mean = np.mean(lengths**4, axis=0) ** 0.25
-    size = np.bincount(hood.rows)
+    """The class's equations, edge by edge, for clients whose gradients are ``own`` (n, d) in all rounds."""
+    size, lengths, own_lengths = np.bincount(hood.rows), np.linalg.norm(messages, axis=2), np.linalg.norm(own, axis=1)
     distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
 
     def median(values, parts=2):
@@ -104,30 +102,54 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         return values[(len(values) - 1) // parts] if values else math.nan
 
     def suspicion(i, j):
-        openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         around = [k for r, k in edges if r == i]
-        mixed = sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
-        faded = lengths[0, j] / len(messages) ** 0.25
-        ours = max(mean[i], min(own_lengths[i], lengths[0, i]), faded if large(i, j, around) else 0)
-        push = openness * persistence(i, j, mixed) * mixed * distance[i, j] / (ours + mean[j])
-        push = min(push, 1) if wave(i, j, mixed) else push
+        push = push_in(len(messages), i, j, around)
+        push = min(push, 1) if wave(i, j, around) else push
         heard = [k for k in around if k != i and kept[i, k]]
         usual = [k for k in heard if k in trusted] or heard
         if size[i] <= 4 or not usual:
             return push
         apart = distance[i, j] / median(distance[i, k] for k in usual) * alike(i, j, around)
-        lasting = [persistence(i, k, mixed) for k in usual]
-        ratio = persistence(i, j, mixed) * median(lasting, parts=4) / median(lasting) ** 2
+        lasting = [persistence(i, k, around) for k in usual]
+        ratio = persistence(i, j, around) * median(lasting, parts=4) / median(lasting) ** 2
         unusual = min(2, max(1, ratio)) if kept[i, j] and alike(i, j, around) else 1
-        return max(push, unusual * min(1, push), apart * min(1, 4 * push))
+        return max(push, unusual * min(1, push), apart * min(1, (2 if slow(i, j) else 4) * push))
 
-    def wave(i, j, mixed):
+    def slow(i, j):
+        return min(size[i], size[j]) <= 4
+
+    def mixed(i, j, around):
+        return sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
+
+    def push_in(rounds, i, j, around):
+        openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
+        mean = np.mean(lengths[:rounds] ** 4, axis=0) ** 0.25
+        faded = lengths[0, j] / rounds**0.25
+        ours = max(mean[i], min(own_lengths[i], lengths[0, i]), faded if large(i, j, around) else 0)
+        more = mixed(i, j, around) * beyond_less(rounds, i, j)
+        return openness * more**3 / squares(rounds, i, j) / (ours + mean[j])
+
+    def beyond_less(rounds, i, j):
+        theirs, ours = messages[:rounds, j].sum(0), messages[:rounds, i].sum(0)
+        same = theirs @ ours > np.linalg.norm(theirs) * np.linalg.norm(ours) / 2
+        levels = np.sum((theirs - ours) ** 2) <= 2 * max(size[i], size[j]) * squares(rounds, i, j)
+        behind = slow(i, j) and same and levels
+        return np.linalg.norm(theirs - (min(1, theirs @ ours / (ours @ ours)) if behind else 1) * ours)
+
+    def wave(i, j, around):
         growth = (lengths[:, i].max() + lengths[:, j].max()) / (lengths[0, i] + lengths[0, j])
-        along = messages[-1, j] @ own[i] / lengths[-1, j] / own_lengths[i] > 0.1
-        return along and persistence(i, j, mixed) <= 1.5 * min(growth, 3) ** 1.5 and min(size[i], size[j]) <= 4
+        lasting = (mixed(i, j, around) * beyond_less(len(messages), i, j)) ** 2 / squares(len(messages), i, j)
+        cosine = messages[-1, j] @ own[i] / lengths[-1, j] / own_lengths[i]
+        pushing = [t for t in range(len(messages)) if push_in(t + 1, i, j, around) > 1]
+        average = sum(messages[t, j] @ own[i] for t in pushing) / own_lengths[i] / max(lengths[pushing, j].sum(), 1e-9)
+        along = average > 0.1 and (cosine > 0.1 or average > 0.3)
+        return slow(i, j) and along and lasting <= 1.5 * min(growth, 3) ** 1.5
 
-    def persistence(i, j, mixed):
-        return (mixed * distance[i, j]) ** 2 / ((messages[:, j] - messages[:, i]) ** 2).sum()
+    def squares(rounds, i, j):
+        return ((messages[:rounds, j] - messages[:rounds, i]) ** 2).sum()
+
+    def persistence(i, j, around):
+        return (mixed(i, j, around) * distance[i, j]) ** 2 / squares(len(messages), i, j)
 
     def agreement_of(j, around):
         first, length = messages[0], lengths[0]
@@ -258,17 +280,47 @@ def test_a_gradient_that_grows_with_the_harm_done_does_not_excuse_who_does_it():
     assert (scores[-1][to_attacker] > 0.9).all()
 
 
-@pytest.mark.parametrize(("graph", "noise"), [("ring", 1), ("grid", 1), ("line", 2)])
-def test_what_a_large_client_sends_passes_through_a_sparse_graph_without_a_cut(graph, noise):
-    """The same kind of data everywhere, a hundred times as much at one client. It is no wave to who is against it."""
+def from_large_client(graph, noise):
+    """Messages and gradients where all have the same kind of data, client 0 a hundred times as much as the others."""
     rng = np.random.default_rng(15)
     sizes = 0.97 ** np.arange(30)[:, None, None] * np.where(np.arange(10) == 0, 100, 1)[:, None]
     gradients = sizes * (rng.normal(size=50) + noise * rng.normal(size=(30, 10, 50)))
-    messages = tracked(GRAPHS[graph], gradients)
+    return tracked(GRAPHS[graph], gradients), gradients
+
+
+SPARSE = [("ring", 1), ("grid", 1), ("line", 2)]
+
+
+@pytest.mark.parametrize(("graph", "noise"), [*SPARSE, ("star", 1)])
+def test_what_a_large_client_sends_passes_through_a_sparse_graph_without_a_cut(graph, noise):
+    messages, gradients = from_large_client(graph, noise)
     hood, scores = watch(GRAPHS[graph], messages, gradients)
     assert (least_trust(hood, scores) > 0.1).all()
-    _, scores = watch(GRAPHS[graph], messages, -gradients)
-    assert (least_trust(hood, scores) <= 0.1).sum() > 4
+
+
+@pytest.mark.parametrize(("graph", "noise"), SPARSE)
+def test_a_wave_is_no_wave_to_who_is_against_it_and_less_of_the_same_to_who_has_it(graph, noise):
+    """Clients whose own gradients are the opposite of what comes cut those it comes from, and nobody else."""
+    messages, gradients = from_large_client(graph, noise)
+    hood, scores = watch(GRAPHS[graph], messages, -gradients)
+    away = torch.tensor([nx.shortest_path_length(GRAPHS[graph], 0, k) for k in range(10)])
+    cut = least_trust(hood, scores) <= 0.1
+    assert cut.sum() >= 4
+    assert (away[hood.listeners] > away[hood.cols])[cut].all()
+
+
+@pytest.mark.parametrize(("sends", "noticed"), [("little", False), ("nothing", True), ("something else", True)])
+def test_who_sends_less_of_the_same_is_no_push_for_as_long_as_it_catches_up(sends, noticed):
+    """A leaf behind the hub of a star, that comes nearer by a seventh a round, or does not, or leads elsewhere."""
+    rng, star = np.random.default_rng(19), nx.star_graph(9)
+    messages = rng.normal(size=50) + 0.05 * rng.normal(size=(40, 10, 50))
+    share = {"little": 1 - (6 / 7) ** np.arange(40), "nothing": np.zeros(40), "something else": np.zeros(40)}[sends]
+    other = rng.normal(size=50) if sends == "something else" else 0
+    messages[:, 4] = share[:, None] * messages[:, 4] + other + 0.01 * rng.normal(size=(40, 50))
+    hood, scores = watch(star, messages, messages)
+    to_it = (hood.listeners == 0) & (hood.cols == 4)
+    assert ((least_trust(hood, scores) <= 0.1)[to_it] == noticed).all()
+    assert (least_trust(hood, scores)[(hood.listeners == 0) & ~to_it] > 0.5).all()
 
 
 @pytest.mark.parametrize("changed", ["against", "lasting"])

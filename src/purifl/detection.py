@@ -21,20 +21,19 @@ from pydantic import Field
 from torch import Tensor
 
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood, chunks, gram, surely_none
+from purifl.neighbourhood import Neighbourhood, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
+from purifl.waves import beyond_less, let_pass, remember
 
 if TYPE_CHECKING:
     from purifl.defenses import Heard
 
 _ENOUGH = 4  # neighbours, to call one of them an outlier
-_PUSHING = 4.0  # times its push, up to 1, is how far a neighbour's being apart counts
+_PUSHING, _SLOWLY = 4.0, 2.0  # times its push, up to 1, is how far a neighbour's being apart counts; over slow edges
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
 _LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
-_LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
-_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave
 
 
 def lower_trust(
@@ -192,13 +191,22 @@ class Persistence(Detector):
     also :meth:`marked`. One that began with the very message of the client itself, as those do who were not heard at
     first, has no agreement and alike_ij = 0.
 
-    Where either end has fewer than four neighbours, what a large client sends arrives over several rounds, as a *wave*
-    that pushes everybody it passes, until it has levelled out. It makes messages longer than they were at first and
-    is along with one's own gradient. A push counts for no more than 1 in a round in which
+    Where either end has fewer than four neighbours the edge is *slow*: what a large client sends arrives over several
+    rounds, as a *wave* that pushes everybody it passes, until it has levelled out (:mod:`purifl.waves`). Who has it
+    hears *less of the same* from who does not. With S = Σ_τ γ^τ,
 
-        P_ij ≤ 3/2 g_ij^{3/2}    and    cos(γ_j^t, g_i^t) > 0.1,
+        E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i    in ``push`` and in its P_ij
 
-    with the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more.
+    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and P_ij, of all the difference, is 2 max(m_i, m_j) at most.
+
+    For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
+    gradient. A push counts for no more than 1 in a round in which P_ij ≤ 3/2 g_ij^{3/2} and
+
+        c_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or c_ij > 0.3,
+
+    c_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds with a push over 1 and the growth g_ij =
+    (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Over slow edges ``apart`` counts
+    min(1, 2 push_ij) times, since distances differ more by themselves.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -231,16 +239,14 @@ class Persistence(Detector):
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "first": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
-            "longest": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
             "alike": torch.zeros_like(first.trust, dtype=torch.float64),
             "against": torch.zeros_like(hood.to_self),
             "opposed": torch.zeros_like(hood.to_self),
             "large": torch.zeros_like(hood.to_self),
-            "slow": ((torch.minimum(sizes, theirs) <= _ENOUGH) & hood.to_others).cpu(),
             "rounds": torch.zeros((), dtype=torch.int64),
-        }
+        } | remember(hood, sizes, theirs)
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sum's."""
@@ -249,7 +255,7 @@ class Persistence(Detector):
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
         """s_ij = exp(−c · max(0, max(push, unusual, apart) − 1)), and 1 while somebody twice as far is suspect."""
         state["sum"] += gamma
-        (now, distance), (lengths, _) = hood.geometry(gamma, state["sum"])
+        (now, distance), (lengths, sums) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
             agreement = agreement_of(hood, gamma, now)
             state["against"].copy_(agreement < AGAINST)
@@ -262,9 +268,11 @@ class Persistence(Detector):
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
-        push = _push(state, hood, levelled, torch.linalg.vector_norm(own, dim=1))
-        push = _of_waves(push, state, hood, levelled, gamma, lengths, own)
-        apart = (_PUSHING * push).clamp(max=1) * _apart(state, hood, distance, among)
+        more = _levelled(hood, beyond_less(state, hood, distance, sums), ~kept)
+        push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1))
+        push = let_pass(push, state, hood, more, gamma, lengths, own)
+        pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
+        apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)
         if self.trusted:
@@ -302,29 +310,6 @@ def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> T
     mine = torch.maximum(ours[hood.rows], torch.where(state["large"], faded[hood.cols], 0))
     push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
     return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
-
-
-def _of_waves(
-    push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, lengths: Tensor, own: Tensor
-) -> Tensor:
-    """(E,) the push, at most 1 over slow edges that a wave passes."""
-    asked = state["slow"]
-    if push.device.type == "cpu":  # to ask a GPU, the host would wait for it
-        asked = asked & (push > 1)
-    if not asked.any():
-        return push
-    slow = asked.nonzero()[:, 0].to(push.device)
-    rows, us, them = hood.rows[slow], hood.listeners[slow], hood.cols[slow]
-    longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
-    growth = (longest / first).nan_to_num(1).clamp(1, _GROWN)
-    passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
-    along = _dots(own, rows, gamma, them) > ALONG * _dots(own, rows, own, rows).sqrt() * lengths[them]
-    return push.index_copy(0, slow, push[slow].clamp(max=torch.where(passing & along, 1.0, torch.inf)))
-
-
-def _dots(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
-    """(K,) ⟨x_i, y_j⟩ in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time."""
-    return torch.cat([(x[rows[k]].double() * y[cols[k]]).sum(1) for k in chunks(len(rows), x.shape[1])])
 
 
 def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:

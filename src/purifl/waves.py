@@ -1,0 +1,98 @@
+"""Slow edges: what honest messages look like while they pass through a sparse graph.
+
+Over an edge with fewer than four neighbours at either end differences take rounds to level out. What a client with much
+data sends arrives as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two
+sides, and :class:`~purifl.detection.Persistence` asks for both; docs/method.md, "A wave is no push", derives them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from purifl.neighbourhood import Neighbourhood, chunks
+from purifl.state import State
+
+FEW = 4  # neighbours, oneself included, at either end of a slow edge at most
+_SAME = 0.5  # the least cosine between sums of messages of which one may be less of the other
+_LEVELLING = 2.0  # times max(m_i, m_j) is the persistence of a difference of which that share goes each round
+_ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
+_CLEARLY = 0.3  # the average from which on a single round does not matter
+_LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
+_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave
+
+
+def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
+    """What is to be known of slow edges, whose ends have neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
+
+    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any.
+    """
+    return {
+        "slow": ((torch.minimum(sizes, theirs) <= FEW) & hood.to_others).cpu(),
+        "levelling": _LEVELLING * torch.maximum(sizes, theirs),
+        "longest": sizes.new_zeros(hood.columns),
+        "along": torch.zeros_like(sizes),
+        "at_most": torch.zeros_like(sizes),
+    }
+
+
+def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tensor) -> Tensor:
+    """(E,) ‖S_j − S_i‖, over slow edges as far as it is more than *less of the same*: ‖S_j − c S_i‖.
+
+    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖, and where the persistence is no more than that of
+    what levels out; to send nothing at all has one of t. From the ``distance`` (E,) and lengths (N,) of all ``sums`` S.
+    """
+    if not state["slow"].any():
+        return distance
+    ours, theirs = sums[hood.listeners], sums[hood.cols]
+    product = (ours**2 + theirs**2 - distance**2) / 2
+    missing = (ours - product / ours).clamp(min=0)
+    same = (product > _SAME * ours * theirs) & (distance**2 <= state["levelling"] * state["squares"])
+    less = same & state["slow"].to(distance.device)
+    return torch.where(less, (distance**2 - missing**2).clamp(min=0).sqrt(), distance)
+
+
+def let_pass(
+    push: Tensor, state: State, hood: Neighbourhood, distance: Tensor, gamma: Tensor, lengths: Tensor, own: Tensor
+) -> Tensor:
+    """(E,) the ``push``, at most 1 over slow edges that a wave passes; γ (N, d) has these ``lengths`` (N,).
+
+    ``distance`` (E,) is what the push was made of, and ``own`` (R, d) the rows' gradients.
+    """
+    asked = state["slow"]
+    if push.device.type == "cpu":  # to ask a GPU, the host would wait for it
+        asked = asked & (push > 1)
+    if not asked.any():
+        return push
+    slow = asked.nonzero()[:, 0].to(push.device)
+    growth = _growth(state, hood.listeners[slow], hood.cols[slow])
+    passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
+    passing &= _along(push, state, hood, gamma, lengths, own, slow)
+    return push.index_copy(0, slow, push[slow].clamp(max=torch.where(passing, 1.0, torch.inf)))
+
+
+def _growth(state: State, us: Tensor, them: Tensor) -> Tensor:
+    """(K,) g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), between 1 and 3."""
+    longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
+    return (longest / first).nan_to_num(1).clamp(1, _GROWN)
+
+
+def _along(
+    push: Tensor, state: State, hood: Neighbourhood, gamma: Tensor, lengths: Tensor, own: Tensor, slow: Tensor
+) -> Tensor:
+    """(K,) whether the messages over the edges ``slow`` (K,) are along with the rows' own gradients, and have been.
+
+    The average of the cosines, over all rounds with a push over 1, is Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖.
+    """
+    rows, them = hood.rows[slow], hood.cols[slow]
+    product, most = _dots(own, rows, gamma, them), _dots(own, rows, own, rows).sqrt() * lengths[them]
+    pushing = push[slow] > 1
+    for name, now in (("along", product), ("at_most", most)):
+        state[name][slow] += torch.where(pushing & now.isfinite(), now, 0)
+    average, reach = state["along"][slow], state["at_most"][slow]
+    return (average > _ALONG * reach) & ((product > _ALONG * most) | (average > _CLEARLY * reach))
+
+
+def _dots(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
+    """(K,) ⟨x_i, y_j⟩ in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time."""
+    return torch.cat([(x[rows[k]].double() * y[cols[k]]).sum(1) for k in chunks(len(rows), x.shape[1])])
