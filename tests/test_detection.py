@@ -133,7 +133,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         theirs, ours = messages[:rounds, j].sum(0), messages[:rounds, i].sum(0)
         same = theirs @ ours > np.linalg.norm(theirs) * np.linalg.norm(ours) / 2
         levels = np.sum((theirs - ours) ** 2) <= 2 * max(size[i], size[j]) * squares(rounds, i, j)
-        behind = slow(i, j) and same and levels
+        behind = slow(i, j) and kept[i, j] and same and levels
         return np.linalg.norm(theirs - (min(1, theirs @ ours / (ours @ ours)) if behind else 1) * ours)
 
     def wave(i, j, around):
@@ -143,7 +143,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         pushing = [t for t in range(len(messages)) if push_in(t + 1, i, j, around) > 1]
         average = sum(messages[t, j] @ own[i] for t in pushing) / own_lengths[i] / max(lengths[pushing, j].sum(), 1e-9)
         along = average > 0.1 and (cosine > 0.1 or average > 0.3)
-        return slow(i, j) and along and lasting <= 1.5 * min(growth, 3) ** 1.5
+        return slow(i, j) and kept[i, j] and along and lasting <= 1.5 * min(growth, 3) ** 1.5
 
     def squares(rounds, i, j):
         return ((messages[:rounds, j] - messages[:rounds, i]) ** 2).sum()
@@ -321,6 +321,19 @@ def test_who_sends_less_of_the_same_is_no_push_for_as_long_as_it_catches_up(send
     to_it = (hood.listeners == 0) & (hood.cols == 4)
     assert ((least_trust(hood, scores) <= 0.1)[to_it] == noticed).all()
     assert (least_trust(hood, scores)[(hood.listeners == 0) & ~to_it] > 0.5).all()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_good_behaviour_after_a_cut_is_not_less_of_the_same(cut):
+    """Or who was cut for the opposite of what all send would only have to fall in with them to be heard again."""
+    rng, ring = np.random.default_rng(20), nx.cycle_graph(10)
+    messages = rng.normal(size=50) + 0.05 * rng.normal(size=(24, 10, 50))
+    messages[:4, 4] *= -1
+    hood, detector = neighbourhood(ring, list(range(10)), list(range(10))), Persistence()
+    state, to_it = detector.begin(hood, first(hood, torch.tensor(messages[0]))), (hood.cols == 4) & hood.to_others
+    for message in messages:
+        scores = detector.scores(state, hood, torch.tensor(message), ~to_it | (not cut), torch.tensor(message))
+    assert (scores[to_it] < 0.01).all() if cut else (scores[to_it] == 1).all()
 
 
 @pytest.mark.parametrize("changed", ["against", "lasting"])

@@ -205,8 +205,8 @@ class Persistence(Detector):
         c_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or c_ij > 0.3,
 
     c_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds with a push over 1 and the growth g_ij =
-    (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Over slow edges ``apart`` counts
-    min(1, 2 push_ij) times, since distances differ more by themselves.
+    (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Those already cut are judged without
+    either. Over slow edges ``apart`` counts min(1, 2 push_ij) times, since distances differ more by themselves.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -268,10 +268,10 @@ class Persistence(Detector):
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
-        more = _levelled(hood, beyond_less(state, hood, distance, sums), ~kept)
+        more = _levelled(hood, torch.where(kept, beyond_less(state, hood, distance, sums), distance), ~kept)
         push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1))
-        push = let_pass(push, state, hood, more, gamma, lengths, own)
-        pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
+        push = torch.where(kept, let_pass(push.masked_fill(~kept, 0), state, hood, more, gamma, lengths, own), push)
+        pushing = torch.full_like(push, _PUSHING).index_fill_(0, state["slow"], _SLOWLY)
         apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)

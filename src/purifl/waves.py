@@ -23,13 +23,14 @@ _GROWN = 3.0  # times the length of the first messages, up to which longer ones 
 
 
 def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
-    """What is to be known of slow edges, whose ends have neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
+    """What is to be known of the slow edges, ``slow`` being where they are among all, and of the messages over them.
 
-    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any.
+    Their ends have neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
     """
+    slow = ((torch.minimum(sizes, theirs) <= FEW) & hood.to_others).nonzero()[:, 0]
     return {
-        "slow": ((torch.minimum(sizes, theirs) <= FEW) & hood.to_others).cpu(),
-        "levelling": _LEVELLING * torch.maximum(sizes, theirs),
+        "slow": slow,
+        "levelling": _LEVELLING * torch.maximum(sizes, theirs)[slow],
         "longest": sizes.new_zeros(hood.columns),
         "along": torch.zeros_like(sizes),
         "at_most": torch.zeros_like(sizes),
@@ -42,14 +43,14 @@ def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tenso
     c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖, and where the persistence is no more than that of
     what levels out; to send nothing at all has one of t. From the ``distance`` (E,) and lengths (N,) of all ``sums`` S.
     """
-    if not state["slow"].any():
+    slow = state["slow"]
+    if not len(slow):
         return distance
-    ours, theirs = sums[hood.listeners], sums[hood.cols]
-    product = (ours**2 + theirs**2 - distance**2) / 2
+    ours, theirs, apart = sums[hood.listeners[slow]], sums[hood.cols[slow]], distance[slow]
+    product = (ours**2 + theirs**2 - apart**2) / 2
     missing = (ours - product / ours).clamp(min=0)
-    same = (product > _SAME * ours * theirs) & (distance**2 <= state["levelling"] * state["squares"])
-    less = same & state["slow"].to(distance.device)
-    return torch.where(less, (distance**2 - missing**2).clamp(min=0).sqrt(), distance)
+    less = (product > _SAME * ours * theirs) & (apart**2 <= state["levelling"] * state["squares"][slow])
+    return distance.index_copy(0, slow, torch.where(less, (apart**2 - missing**2).clamp(min=0).sqrt(), apart))
 
 
 def let_pass(
@@ -59,12 +60,11 @@ def let_pass(
 
     ``distance`` (E,) is what the push was made of, and ``own`` (R, d) the rows' gradients.
     """
-    asked = state["slow"]
+    slow = state["slow"]
     if push.device.type == "cpu":  # to ask a GPU, the host would wait for it
-        asked = asked & (push > 1)
-    if not asked.any():
+        slow = slow[push[slow] > 1]
+    if not len(slow):
         return push
-    slow = asked.nonzero()[:, 0].to(push.device)
     growth = _growth(state, hood.listeners[slow], hood.cols[slow])
     passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
     passing &= _along(push, state, hood, gamma, lengths, own, slow)
