@@ -197,16 +197,17 @@ class Persistence(Detector):
 
         E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i    in ``push`` and in its P_ij
 
-    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and P_ij, of all the difference, is 2 max(m_i, m_j) at most.
+    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and ‖S_j − S_i‖² is at most 2 max(m_i, m_j) Σ_τ ‖γ_j^τ − γ_i^τ‖².
 
     For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
-    gradient. A push counts for no more than 1 in a round in which P_ij ≤ 3/2 g_ij^{3/2} and
+    gradient. A push counts for no more than 1 in a round in which this P_ij ≤ 3/2 g_ij^{3/2} and
 
-        c_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or c_ij > 0.3,
+        along_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or along_ij > 0.3,
 
-    c_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds with a push over 1 and the growth g_ij =
-    (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Those already cut are judged without
-    either. Over slow edges ``apart`` counts min(1, 2 push_ij) times, since distances differ more by themselves.
+    along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was heard with a push over 1, and
+    the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Those already cut
+    are judged without either. Over slow edges ``apart`` counts min(1, 2 push_ij) times, since distances differ more by
+    themselves.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -270,8 +271,9 @@ class Persistence(Detector):
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
         more = _levelled(hood, torch.where(kept, beyond_less(state, hood, distance, sums), distance), ~kept)
         push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1))
-        push = torch.where(kept, let_pass(push.masked_fill(~kept, 0), state, hood, more, gamma, lengths, own), push)
-        pushing = torch.full_like(push, _PUSHING).index_fill_(0, state["slow"], _SLOWLY)
+        heard = kept & (now > 0)
+        push = torch.where(heard, let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own), push)
+        pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
         apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), apart)

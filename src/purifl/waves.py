@@ -13,9 +13,9 @@ from torch import Tensor
 from purifl.neighbourhood import Neighbourhood, chunks
 from purifl.state import State
 
-FEW = 4  # neighbours, oneself included, at either end of a slow edge at most
+_FEW = 4  # clients in the smaller neighbourhood at a slow edge at most
 _SAME = 0.5  # the least cosine between sums of messages of which one may be less of the other
-_LEVELLING = 2.0  # times max(m_i, m_j) is the persistence of a difference of which that share goes each round
+_LEVELLING = 2.0  # times max(m_i, m_j) is the persistence of a difference that falls by 1 / max(m_i, m_j) each round
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
 _CLEARLY = 0.3  # the average from which on a single round does not matter
 _LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
@@ -23,34 +23,34 @@ _GROWN = 3.0  # times the length of the first messages, up to which longer ones 
 
 
 def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
-    """What is to be known of the slow edges, ``slow`` being where they are among all, and of the messages over them.
+    """State for slow edges, the ends of an edge having neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
 
-    Their ends have neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
+    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any. Shapes do not depend
+    on it: a peer that restarts has yet to be told m_j.
     """
-    slow = ((torch.minimum(sizes, theirs) <= FEW) & hood.to_others).nonzero()[:, 0]
     return {
-        "slow": slow,
-        "levelling": _LEVELLING * torch.maximum(sizes, theirs)[slow],
+        "slow": ((torch.minimum(sizes, theirs) <= _FEW) & hood.to_others).cpu(),
+        "levelling": _LEVELLING * torch.maximum(sizes, theirs),
         "longest": sizes.new_zeros(hood.columns),
-        "along": torch.zeros_like(sizes),
-        "at_most": torch.zeros_like(sizes),
+        "dots": torch.zeros_like(sizes),
+        "bound": torch.zeros_like(sizes),
     }
 
 
 def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tensor) -> Tensor:
     """(E,) ‖S_j − S_i‖, over slow edges as far as it is more than *less of the same*: ‖S_j − c S_i‖.
 
-    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖, and where the persistence is no more than that of
-    what levels out; to send nothing at all has one of t. From the ``distance`` (E,) and lengths (N,) of all ``sums`` S.
+    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and the persistence of S_j − S_i is no more than
+    that of what levels out. From the ``distance`` (E,) between all ``sums`` S and their lengths (N,).
     """
-    slow = state["slow"]
-    if not len(slow):
+    if not state["slow"].any():
         return distance
-    ours, theirs, apart = sums[hood.listeners[slow]], sums[hood.cols[slow]], distance[slow]
-    product = (ours**2 + theirs**2 - apart**2) / 2
+    slow = state["slow"].nonzero()[:, 0].to(distance.device)
+    ours, theirs, between = sums[hood.listeners[slow]], sums[hood.cols[slow]], distance[slow]
+    product = (ours**2 + theirs**2 - between**2) / 2
     missing = (ours - product / ours).clamp(min=0)
-    less = (product > _SAME * ours * theirs) & (apart**2 <= state["levelling"] * state["squares"][slow])
-    return distance.index_copy(0, slow, torch.where(less, (apart**2 - missing**2).clamp(min=0).sqrt(), apart))
+    less = (product > _SAME * ours * theirs) & (between**2 <= (state["levelling"] * state["squares"])[slow])
+    return distance.index_copy(0, slow, torch.where(less, (between**2 - missing**2).clamp(min=0).sqrt(), between))
 
 
 def let_pass(
@@ -60,14 +60,15 @@ def let_pass(
 
     ``distance`` (E,) is what the push was made of, and ``own`` (R, d) the rows' gradients.
     """
-    slow = state["slow"]
+    asked = state["slow"]
     if push.device.type == "cpu":  # to ask a GPU, the host would wait for it
-        slow = slow[push[slow] > 1]
-    if not len(slow):
+        asked = asked & (push > 1)
+    if not asked.any():
         return push
+    slow = asked.nonzero()[:, 0].to(push.device)
     growth = _growth(state, hood.listeners[slow], hood.cols[slow])
     passing = distance[slow] ** 2 / state["squares"][slow] <= _LASTING * growth**1.5
-    passing &= _along(push, state, hood, gamma, lengths, own, slow)
+    passing &= _go_along(push, state, hood, gamma, lengths, own, slow)
     return push.index_copy(0, slow, push[slow].clamp(max=torch.where(passing, 1.0, torch.inf)))
 
 
@@ -77,20 +78,21 @@ def _growth(state: State, us: Tensor, them: Tensor) -> Tensor:
     return (longest / first).nan_to_num(1).clamp(1, _GROWN)
 
 
-def _along(
+def _go_along(
     push: Tensor, state: State, hood: Neighbourhood, gamma: Tensor, lengths: Tensor, own: Tensor, slow: Tensor
 ) -> Tensor:
     """(K,) whether the messages over the edges ``slow`` (K,) are along with the rows' own gradients, and have been.
 
-    The average of the cosines, over all rounds with a push over 1, is Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖.
+    The average of the cosines is Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds with a push over 1, of which
+    this one is counted in now.
     """
     rows, them = hood.rows[slow], hood.cols[slow]
-    product, most = _dots(own, rows, gamma, them), _dots(own, rows, own, rows).sqrt() * lengths[them]
-    pushing = push[slow] > 1
-    for name, now in (("along", product), ("at_most", most)):
-        state[name][slow] += torch.where(pushing & now.isfinite(), now, 0)
-    average, reach = state["along"][slow], state["at_most"][slow]
-    return (average > _ALONG * reach) & ((product > _ALONG * most) | (average > _CLEARLY * reach))
+    dot, bound = _dots(own, rows, gamma, them), _dots(own, rows, own, rows).sqrt() * lengths[them]
+    counted = (push[slow] > 1) & dot.isfinite() & bound.isfinite()
+    for name, now in (("dots", dot), ("bound", bound)):
+        state[name][slow] += torch.where(counted, now, 0)
+    dots, bounds = state["dots"][slow], state["bound"][slow]
+    return (dots > _ALONG * bounds) & ((dot > _ALONG * bound) | (dots > _CLEARLY * bounds))
 
 
 def _dots(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
