@@ -197,7 +197,7 @@ class Persistence(Detector):
 
         E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i    in ``push`` and in its P_ij
 
-    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and ‖S_j − S_i‖² is at most 2 max(m_i, m_j) Σ_τ ‖γ_j^τ − γ_i^τ‖².
+    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by t (1 − ⟨S_j, S_i⟩ / ‖S_i‖²) ≤ 2 max(m_i, m_j) messages.
 
     For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
     gradient. A push counts for no more than 1 in a round in which this P_ij ≤ 3/2 g_ij^{3/2} and

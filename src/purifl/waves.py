@@ -15,7 +15,7 @@ from purifl.state import State
 
 _FEW = 4  # clients in the smaller neighbourhood at a slow edge at most
 _SAME = 0.5  # the least cosine between sums of messages of which one may be less of the other
-_LEVELLING = 2.0  # times max(m_i, m_j) is the persistence of a difference that falls by 1 / max(m_i, m_j) each round
+_BEHIND = 2.0  # times max(m_i, m_j) is by how many messages a neighbour may be behind
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
 _CLEARLY = 0.3  # the average from which on a single round does not matter
 _LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
@@ -30,7 +30,7 @@ def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
     """
     return {
         "slow": ((torch.minimum(sizes, theirs) <= _FEW) & hood.to_others).cpu(),
-        "levelling": _LEVELLING * torch.maximum(sizes, theirs),
+        "behind": _BEHIND * torch.maximum(sizes, theirs),
         "longest": sizes.new_zeros(hood.columns),
         "dots": torch.zeros_like(sizes),
         "bound": torch.zeros_like(sizes),
@@ -40,8 +40,9 @@ def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
 def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tensor) -> Tensor:
     """(E,) ‖S_j − S_i‖, over slow edges as far as it is more than *less of the same*: ‖S_j − c S_i‖.
 
-    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and the persistence of S_j − S_i is no more than
-    that of what levels out. From the ``distance`` (E,) between all ``sums`` S and their lengths (N,).
+    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by no more messages than it can be
+    where differences level out, t (1 − c) ≤ 2 max(m_i, m_j). From the ``distance`` (E,) between all ``sums`` S and
+    their lengths (N,).
     """
     if not state["slow"].any():
         return distance
@@ -49,7 +50,7 @@ def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tenso
     ours, theirs, between = sums[hood.listeners[slow]], sums[hood.cols[slow]], distance[slow]
     product = (ours**2 + theirs**2 - between**2) / 2
     missing = (ours - product / ours).clamp(min=0)
-    less = (product > _SAME * ours * theirs) & (between**2 <= (state["levelling"] * state["squares"])[slow])
+    less = (product > _SAME * ours * theirs) & (state["rounds"] * missing <= state["behind"][slow] * ours)
     return distance.index_copy(0, slow, torch.where(less, (between**2 - missing**2).clamp(min=0).sqrt(), between))
 
 
