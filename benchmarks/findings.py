@@ -20,7 +20,7 @@ from statistics import median_low
 from typing import Any
 
 from matplotlib.figure import Figure
-from study import ADAPTIVE, ATTACKS, KEY, PARTITIONS, PARTS, STARS, TOPOLOGIES, USUAL, read
+from study import ADAPTIVE, ATTACKS, KEY, NOISE, PARTITIONS, PARTS, STARS, TOPOLOGIES, USUAL, read
 
 from purifl.drawing import drawn
 from purifl.errors import PuriflError
@@ -29,6 +29,7 @@ from purifl.intervals import estimate
 FORMS = (".svg", ".pdf", ".png")
 Row = dict[str, str]
 SETTING = KEY[:-1]
+WHERE_UPPER_IS = dict.fromkeys(("attacks", "weak", "adaptive"), ("attacks", "bounds")) | {"noise": ("sparse",)}
 GOALS = {"attacks": -0.5, "adaptive": -2.0, "ratios": -0.5, "sparse": -1.0}  # least gpd − Upper, in points
 
 
@@ -55,7 +56,7 @@ class Findings:
 
     def upper(self, setting: Row, attack: str = ATTACKS[0]) -> dict[str, Row]:
         """Upper's runs without the attackers of a setting, for the seeds it was run with, tested for ``attack``."""
-        parts = ("attacks", "bounds") if setting["part"] in ("attacks", "weak", "adaptive") else (setting["part"],)
+        parts = WHERE_UPPER_IS.get(setting["part"], (setting["part"],))
         changed = {"attack": attack, "defense": "upper", "level": str(USUAL["level"])}
         keys = [tuple((setting | changed | {"part": part})[key] for key in SETTING) for part in parts]
         seeds = {row["seed"] for row in self.gpd(setting)}
@@ -150,7 +151,7 @@ def _panel(axes: Any, findings: Findings, settings: list[Row]) -> None:
 def _order(key: tuple[str, ...]) -> list[Any]:
     """MNIST first, and then as the study lists parts, partitions, attacks and topologies."""
     known = dict(zip(SETTING, key, strict=True))
-    attacks, topologies = ("none", *ATTACKS, *ADAPTIVE), (*TOPOLOGIES, *STARS)
+    attacks, topologies = ("none", *ATTACKS, *NOISE, *ADAPTIVE), (*TOPOLOGIES, *STARS)
     lists = {"part": PARTS, "partition": PARTITIONS, "attack": attacks, "topology": topologies}
     places = [values.index(known[name]) for name, values in lists.items()]
     return [known["dataset"] != "mnist", known["dataset"], *places, known["level"], known["ratio"]]

@@ -11,6 +11,7 @@ Parts, of which --parts chooses some:
     weak      malicious level 0.2, four partitions
     ratios    malicious ratios 0.4, 0.6 and 0.8, with Upper
     sparse    ring, line, grid, and a star with malicious leaves or hub, two attacks and partitions, with Upper
+    noise     fang and gaussian, which push in changing directions, on the same sparse graphs, with the Upper of those
     adaptive  attacks that know the defence, four partitions
     data      backdoor-9 and lie on four partitions, with Upper, for another --dataset
 
@@ -43,6 +44,7 @@ STARS = {"star with malicious leaves": (8, 9), "star with a malicious hub": (0, 
 SPARSE = ("ring", "line", "grid", *STARS)
 ATTACKS = ("backdoor-9", "backdoor-1", "single-image", "lie", "fang", "ndss")
 RATIOS = (0.4, 0.6, 0.8)
+NOISE = ("fang", "gaussian")
 ADAPTIVE = ("on-off", "stealth", "equivocate", "dissensus")
 
 KEY = ("dataset", "part", "topology", "partition", "attack", "level", "ratio", "defense", "seed")
@@ -62,6 +64,7 @@ def cells(part: str) -> list[dict[str, Any]]:
         "weak": product(attack=some, partition=PARTITIONS, level=(0.2,)),
         "ratios": product(ratio=RATIOS, attack=some, partition=split) + uppers(ratio=RATIOS, partition=split),
         "sparse": product(topology=SPARSE, attack=some, partition=split) + uppers(topology=SPARSE, partition=split),
+        "noise": product(topology=SPARSE, attack=NOISE, partition=split),
         "adaptive": product(attack=ADAPTIVE, partition=PARTITIONS),
         "data": product(attack=some, partition=PARTITIONS) + uppers(partition=PARTITIONS),
     }[part]
@@ -75,7 +78,7 @@ def product(**values: Any) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "adaptive", "data")
+PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "noise", "adaptive", "data")
 USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
 
 

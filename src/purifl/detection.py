@@ -20,6 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from purifl import discord
 from purifl.errors import ConfigError
 from purifl.neighbourhood import Neighbourhood, gram, surely_none
 from purifl.registry import PAPER, Component, Registry
@@ -247,7 +248,9 @@ class Persistence(Detector):
             "opposed": torch.zeros_like(hood.to_self),
             "large": torch.zeros_like(hood.to_self),
             "rounds": torch.zeros((), dtype=torch.int64),
-        } | remember(hood, sizes, theirs)
+            **remember(hood, sizes, theirs),
+            **discord.remember(hood, _ENOUGH),
+        }
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
         """The sum's."""
@@ -275,8 +278,9 @@ class Persistence(Detector):
         push = torch.where(heard, let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own), push)
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
         apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
+        alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
-        suspicion = torch.maximum(torch.maximum(push, unusual), apart)
+        suspicion = torch.maximum(torch.maximum(push, unusual), torch.maximum(apart, alien))
         if self.trusted:
             suspicion = suspicion.masked_fill(self._known(hood), 0)
         farthest = hood.maxima(torch.where(kept & (suspicion > 1), distance, 0))[hood.rows]
@@ -308,9 +312,12 @@ def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> T
     """(E,) κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j), the rows' gradients being ``own`` (R,) long."""
     scale = (state["fourth"] / state["rounds"]) ** 0.25
     first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
-    ours = torch.maximum(scale[hood.own_cols], torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0))
-    mine = torch.maximum(ours[hood.rows], torch.where(state["large"], faded[hood.cols], 0))
-    push = state["openness"] * distance**3 / (state["squares"] * (scale[hood.cols] + mine))
+    theirs, ours = scale[hood.cols], scale[hood.listeners]
+    limit = torch.maximum(first[hood.listeners], theirs)
+    ours = torch.where((hood.size == 2)[hood.rows], torch.minimum(ours, limit), ours)
+    mine = torch.maximum(ours, torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0)[hood.rows])
+    mine = torch.maximum(mine, torch.where(state["large"], faded[hood.cols], 0))
+    push = state["openness"] * distance**3 / (state["squares"] * (theirs + mine))
     return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
 
 

@@ -1,0 +1,61 @@
+"""Discord: what a neighbour sends has little to do with what a client sends itself, and is long.
+
+Who takes part in gradient tracking comes to agree: what i sends in a round holds a share of what j sent in the round
+before, so that after a few rounds even clients without a class in common send messages that are along with each other's.
+Noise is along with nothing, and what is made against the others stays against them. Where a client has too few
+neighbours to compare them with each other :class:`~purifl.detection.Persistence` compares them with the client itself;
+docs/method.md, "Few neighbours: compared with oneself", has the figures.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from purifl.neighbourhood import Neighbourhood
+from purifl.state import State
+
+_OWN, _LEAST = 2.0, 1.0  # times one's own messages, at least, a neighbour's may be where they are not along with them
+_ALONG = 10.0  # times the cosine between them is how much more it may be
+_LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, are the first messages of large clients
+_FROM, _UNTIL = 3, 8  # messages between which it is asked: before, nothing of one is in the other yet
+_SUMS = ("both", "ours", "theirs")  # Σ ⟨γ_j, γ_i⟩, Σ ‖γ_i‖² and Σ ‖γ_j‖²
+
+
+def remember(hood: Neighbourhood, enough: int) -> State:
+    """State for rows of no more than ``enough`` clients, on the host, so that it need not ask a GPU for any."""
+    few = (hood.size <= enough)[hood.rows] & hood.to_others
+    sums = {name: torch.zeros_like(hood.rows, dtype=torch.float64) for name in _SUMS}
+    return {"few": few.cpu(), "once": torch.zeros_like(few), "out": torch.zeros_like(few)} | sums
+
+
+def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
+    """(E,) how much more than their cosine allows of a neighbour's messages is not along with one's own; squared.
+
+    ‖γ_j‖² (1 − max(0, c_ij)²) / (2 + 10 c_ij)² ‖γ_i‖² with c_ij the cosine, squares and products being summed over the
+    rounds, or of this round alone where that is less. It is 0 in rows of many, and after the eighth message but for
+    those who were ever cut. Of these only what they sent since then counts, and without the 2 while they are not
+    ``kept`` (E,). This round's γ are ``lengths`` (N,) long and at a ``distance`` (E,) from each other.
+    """
+    if not state["few"].any():
+        return torch.zeros_like(distance)
+    ours, theirs = (lengths[ends] ** 2 for ends in (hood.listeners, hood.cols))
+    now = (ours + theirs - distance**2) / 2, ours, theirs
+    for name, each in zip(_SUMS, now, strict=True):
+        state[name].masked_fill_(~kept & ~state["out"], 0)
+        state[name] += torch.where(distance > 0, each, 0)
+    if state["rounds"] == 1:
+        both, ours, theirs = now
+        state["few"] &= ~((theirs > _LONG**2 * ours) & (both >= _MORE * (ours * theirs).sqrt())).cpu()
+    state["out"].copy_(~kept)
+    state["once"] |= ~kept
+    least = torch.minimum(_beyond(kept, *now), _beyond(kept, *(state[name] for name in _SUMS)))
+    asked = state["few"].to(least.device) & (state["once"] | (state["rounds"] <= _UNTIL).to(least.device))
+    return torch.where(asked & (state["rounds"] >= _FROM).to(least.device), least, 0)
+
+
+def _beyond(kept: Tensor, both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """(E,) ‖γ_j‖² (1 − max(0, c)²) / m² ‖γ_i‖², infinite where nothing is allowed and 0 where nothing was sent."""
+    cosine = both / (ours * theirs).sqrt()
+    multiple = (_ALONG * cosine + torch.where(kept, _OWN, 0)).clamp(min=torch.where(kept, _LEAST, 0))
+    return (theirs / ours * (1 - cosine.clamp(min=0) ** 2) / multiple**2).nan_to_num(0, torch.inf)
