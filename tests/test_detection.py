@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from purifl.defenses import Heard
 from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, agreement_of, lower_trust
+from purifl.discord import discord, remember
 from purifl.neighbourhood import Neighbourhood
 from purifl.topology import neighbourhood
 
@@ -93,6 +94,21 @@ def test_history_keeps_a_single_neighbour():
 # ---------------------------------------------------------------- persistence
 
 
+def discord_by_hand(theirs, ours, kept):
+    """Of messages (rounds, d) in a row of few."""
+
+    def too_long(theirs, ours):
+        cosine = (theirs * ours).sum() / np.linalg.norm(theirs) / np.linalg.norm(ours)
+        multiple = max(1, 2 + 10 * cosine) if kept else max(1e-100, 10 * cosine)
+        return (np.linalg.norm(theirs) / np.linalg.norm(ours) / multiple) ** 2 * (1 - max(0, cosine) ** 2)
+
+    lengths = np.linalg.norm(theirs[0]), np.linalg.norm(ours[0])
+    large = lengths[0] > 4 * lengths[1] and theirs[0] @ ours[0] >= 0.1 * lengths[0] * lengths[1]
+    if large or len(ours) < 3 or (kept and len(ours) > 8):
+        return 0
+    return min(too_long(theirs, ours), too_long(theirs[-1], ours[-1]))
+
+
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     """The class's equations, edge by edge, for clients with the gradients ``own`` (rounds, n, d)."""
     size, lengths, own_lengths = np.bincount(hood.rows), np.linalg.norm(messages, axis=2), np.linalg.norm(own, axis=2)
@@ -109,7 +125,8 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         heard = [k for k in around if k != i and kept[i, k]]
         usual = [k for k in heard if k in trusted] or heard
         if size[i] <= 4 or not usual:
-            return push
+            discord = discord_by_hand(messages[:, j], messages[:, i], kept[i, j]) if size[i] <= 4 else 0
+            return max(push, min(1, 4 * push) * discord)
         apart = distance[i, j] / median(distance[i, k] for k in usual) * alike(i, j, around)
         lasting = [persistence(i, k, around) for k in usual]
         ratio = persistence(i, j, around) * median(lasting, parts=4) / median(lasting) ** 2
@@ -125,8 +142,10 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     def push_in(rounds, i, j, around):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         mean = np.mean(lengths[:rounds] ** 4, axis=0) ** 0.25
-        faded = lengths[0, j] / rounds**0.25
-        ours = max(mean[i], min(own_lengths[rounds - 1, i], lengths[0, i]), faded if large(i, j, around) else 0)
+        ours = mean[i] if size[i] > 2 else min(mean[i], max(lengths[0, i], mean[j]))
+        ours = max(
+            ours, min(own_lengths[rounds - 1, i], lengths[0, i]), large(i, j, around) * lengths[0, j] / rounds**0.25
+        )
         more = mixed(i, j, around) * beyond_less(rounds, i, j)
         return openness * more**3 / squares(rounds, i, j) / (ours + mean[j])
 
@@ -357,19 +376,114 @@ def test_a_wave_is_along_with_ones_own_gradient_and_does_not_last(changed):
     assert (scores[-1][to_it] < 0.01).all()
 
 
-@pytest.mark.parametrize(("before", "passes"), [(1.0, True), (0.25, False)])
+@pytest.mark.parametrize(("before", "passes"), [(1.0, True), (0.2, False)])
 def test_a_wave_that_has_clearly_been_along_may_turn_aside_for_a_round(before, passes):
     """Along with the client's own gradient by a cosine of about ``before``, and by none in the last round."""
     rng, ring = np.random.default_rng(21), nx.cycle_graph(10)
     way, aside = np.eye(2, 50)
-    messages = np.full((9, 10, 50), 0.02) * way + 0.001 * rng.normal(size=(9, 10, 50))
+    messages = np.full((16, 10, 50), 0.02) * way + 0.001 * rng.normal(size=(16, 10, 50))
     own = messages.copy()
-    messages[2:, 4] += 0.2 * (before * way + math.sqrt(1 - before**2) * aside)
+    messages[9:, 4] += 0.2 * (before * way + math.sqrt(1 - before**2) * aside)
     messages[-1, 4] = 0.2 * aside
     hood, scores = watch(ring, messages, own)
     to_it = (hood.cols == 4) & hood.to_others
     assert (scores[-2][to_it] == 1).all()
     assert ((scores[-1][to_it] == 1) == passes).all()
+
+
+def noisy(graph, rounds=12, begins=0):
+    """Messages and gradients of tracking on a graph; client 4 sends noise, ten times as long, from a round on."""
+    rng = np.random.default_rng(23)
+    gradients = rng.normal(size=200) + 0.3 * rng.normal(size=(rounds, 10, 200))
+    messages = tracked(GRAPHS[graph], gradients)
+    messages[begins:, 4] = 10 * rng.normal(size=(rounds - begins, 200))
+    return messages, gradients
+
+
+@pytest.mark.parametrize("graph", ["ring", "grid", "line", "star"])
+def test_noise_is_discord_to_clients_with_few_neighbours_from_the_third_message_on(graph):
+    """Client 4 sends noise of ten times the others' length; on the star it is a leaf, and its hub compares leaves."""
+    messages, gradients = noisy(graph)
+    hood, scores = watch(GRAPHS[graph], messages, gradients)
+    to_it = (hood.cols == 4) & hood.to_others
+    few = (hood.size <= 4)[hood.rows]
+    assert (scores[1][few] == 1).all()
+    for each in scores[2:]:
+        assert (each[to_it & few] < 0.2).all()
+        assert (each[~to_it & few] == 1).all()
+
+
+def discords(messages, kept):
+    """Discord on a ring, round by round, at the two edges to client 4, to which ``kept`` says in what rounds it is."""
+    hood = neighbourhood(GRAPHS["ring"], list(range(10)), list(range(10)))
+    state, to_it = {"rounds": torch.tensor(0)} | remember(hood, enough=4), (hood.cols == 4) & hood.to_others
+    for round_, message in enumerate(torch.tensor(messages)):
+        state["rounds"] += 1
+        (distance,), (lengths,) = hood.geometry(message)
+        found = discord(state, hood, distance, lengths, ~to_it | (round_ in kept))
+        assert (found[hood.to_self] == 0).all()
+        yield found[to_it]
+
+
+@pytest.mark.parametrize(
+    ("length", "cosine", "too_long"),
+    [
+        (2.1, 0, True),
+        (1.9, 0, False),
+        (3.7, 0.15, True),
+        (3.5, 0.15, False),
+        (99, 1, False),
+        (1.1, -0.5, True),
+        (0.9, -1, False),
+    ],
+)
+def test_how_long_a_message_may_be_depends_on_how_far_it_is_along(length, cosine, too_long):
+    """Twice as long as one's own where it has nothing to do with it, as long where it is against it."""
+    messages = np.tile(np.eye(1, 5), (8, 10, 1))
+    messages[:, 4] = length * np.array([cosine, math.sqrt(1 - cosine**2), 0, 0, 0])
+    found = list(discords(messages, range(8)))
+    assert all((each == 0).all() for each in found[:2])
+    assert all(((each > 1) == too_long).all() for each in found[2:])
+
+
+def test_a_first_message_that_is_long_and_along_is_a_large_clients():
+    messages = np.tile(np.eye(1, 5), (8, 10, 1))
+    messages[:, 4] = 9 * np.eye(2, 5)[1]
+    messages[0, 4] += 2 * np.eye(1, 5)[0]
+    assert all((each == 0).all() for each in discords(messages, range(8)))
+
+
+def test_discord_is_asked_until_the_eighth_message_and_of_those_who_were_ever_cut_for_good():
+    """Who has been cut is judged by what it sent since, and so may be heard again; noise that follows is found."""
+    messages, _ = noisy("ring", rounds=20, begins=12)
+    messages[:4, 4] *= -5
+    never, once = list(discords(messages, range(20))), list(discords(messages, {*range(4), *range(12, 20)}))
+    assert all((each > 1).all() for each in never[2:4] + once[2:4])
+    assert all((each == 0).all() for each in never[8:])
+    assert all((each < 0.1).all() for each in once[4:12])
+    assert all((each > 1).all() for each in once[14:])
+
+
+def test_noise_that_has_been_cut_stays_cut_however_short_it_becomes():
+    messages, _ = noisy("ring", rounds=8)
+    messages[3:, 4] /= 9
+    kept, cut = list(discords(messages, range(8))), list(discords(messages, range(3)))
+    assert all((each < 1).all() for each in kept[3:])
+    assert all((each > 1).all() for each in cut[2:])
+
+
+def test_what_an_only_neighbour_has_made_of_a_clients_messages_is_no_excuse_for_it():
+    """A leaf whose messages have become long by what the hub sends, and a client that hears somebody else as well."""
+    rng = np.random.default_rng(24)
+    messages = rng.normal(size=50) + 0.05 * rng.normal(size=(30, 10, 50))
+    messages[:, 0] += 0.6 * rng.normal(size=50)
+    messages[1:, 1] *= 4
+    pushes = []
+    for graph in (nx.star_graph(9), nx.compose(nx.star_graph(9), nx.Graph([(1, 2)]))):
+        hood, scores = watch(graph, messages)
+        pushes.append(1 - np.log(scores[-1][(hood.listeners == 1) & (hood.cols == 0)].item()) / 4)
+    alone, accompanied = pushes
+    assert alone > 1.5 * accompanied * (1 / 10) / (2 / 10)
 
 
 @pytest.mark.parametrize("claim", [0.5, 0.1, 1e-6])

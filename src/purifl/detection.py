@@ -158,8 +158,8 @@ class Persistence(Detector):
     """Trust falls when a neighbour's messages add up to more than gradients could explain, or for longer than others'.
 
     With gradient tracking the differences of honest neighbours telescope: E_ij = Σ_{τ=0..t} (γ_j^τ − γ_i^τ) is
-    g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. All three tests
-    are free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
+    g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. All tests are
+    free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
         push_ij    = κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j),    P_ij = ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖²
         unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
@@ -171,7 +171,8 @@ class Persistence(Detector):
     short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
     attack ruins the model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all.
     It is allowed as much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥
-    ‖γ_j⁰‖ / t^¼ in round t.
+    ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for it: a client that
+    hears one has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -209,6 +210,14 @@ class Persistence(Detector):
     the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Those already cut
     are judged without either. Over slow edges ``apart`` counts min(1, 2 push_ij) times, since distances differ more by
     themselves.
+
+    Clients with fewer than four neighbours cannot compare them with each other, and compare them with themselves. The
+    third to the eighth message of a neighbour, and all that one that was cut has sent since, are asked for *discord*
+    (:mod:`purifl.discord`), as far as there is a push: min(1, 4 push_ij) times
+
+        ‖γ_j‖² (1 − max(0, c_ij)²) / (max(1, 2 + 10 c_ij) ‖γ_i‖)²,    c_ij the cosine between γ_j and γ_i,
+
+    over all rounds or in this one, whichever is less. It is for noise and for what is made against the others.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.

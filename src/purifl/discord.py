@@ -1,9 +1,9 @@
 """Discord: what a neighbour sends has little to do with what a client sends itself, and is long.
 
 Who takes part in gradient tracking comes to agree: what i sends in a round holds a share of what j sent in the round
-before, so that after a few rounds even clients without a class in common send messages that are along with each other's.
-Noise is along with nothing, and what is made against the others stays against them. Where a client has too few
-neighbours to compare them with each other :class:`~purifl.detection.Persistence` compares them with the client itself;
+before, so that after a few rounds even clients without a class in common send messages along with each other's. Noise
+is along with nothing, and what is made against the others stays against them. Where a client has too few neighbours to
+compare them with each other :class:`~purifl.detection.Persistence` compares them with the client itself;
 docs/method.md, "Few neighbours: compared with oneself", has the figures.
 """
 
@@ -15,10 +15,13 @@ from torch import Tensor
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 
-_OWN, _LEAST = 2.0, 1.0  # times one's own messages, at least, a neighbour's may be where they are not along with them
-_ALONG = 10.0  # times the cosine between them is how much more it may be
-_LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, are the first messages of large clients
-_FROM, _UNTIL = 3, 8  # messages between which it is asked: before, nothing of one is in the other yet
+_OWN, _LEAST = 2.0, 1.0  # times one's own messages may be as long as a neighbour's that have nothing to do with them
+_ALONG = 10.0  # times the cosine between them is how much longer they may be
+_LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, is the first message of a large client
+_FROM, _UNTIL = (
+    3,
+    8,
+)  # messages: before them nothing of one is in the other, after them honest clients may differ for good
 _SUMS = ("both", "ours", "theirs")  # Σ ⟨γ_j, γ_i⟩, Σ ‖γ_i‖² and Σ ‖γ_j‖²
 
 
@@ -30,28 +33,35 @@ def remember(hood: Neighbourhood, enough: int) -> State:
 
 
 def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
-    """(E,) how much more than their cosine allows of a neighbour's messages is not along with one's own; squared.
+    """(E,) how far a neighbour's messages are from what their cosine with one's own allows; over 1 is too long.
 
-    ‖γ_j‖² (1 − max(0, c_ij)²) / (2 + 10 c_ij)² ‖γ_i‖² with c_ij the cosine, squares and products being summed over the
-    rounds, or of this round alone where that is less. It is 0 in rows of many, and after the eighth message but for
-    those who were ever cut. Of these only what they sent since then counts, and without the 2 while they are not
-    ``kept`` (E,). This round's γ are ``lengths`` (N,) long and at a ``distance`` (E,) from each other.
+    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), squares and products
+    being summed over the rounds, or of this round alone where that is less. It is 0 in rows of many, for large clients,
+    and after the eighth message but for those who were ever cut. Of these only what they sent since the cut counts, and
+    m_ij = max(0, 10 c_ij) while they are not ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a
+    ``distance`` (E,) from each other.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)
     ours, theirs = (lengths[ends] ** 2 for ends in (hood.listeners, hood.cols))
-    now = (ours + theirs - distance**2) / 2, ours, theirs
+    now, rounds = ((ours + theirs - distance**2) / 2, ours, theirs), int(state["rounds"])
     for name, each in zip(_SUMS, now, strict=True):
         state[name].masked_fill_(~kept & ~state["out"], 0)
         state[name] += torch.where(distance > 0, each, 0)
-    if state["rounds"] == 1:
-        both, ours, theirs = now
-        state["few"] &= ~((theirs > _LONG**2 * ours) & (both >= _MORE * (ours * theirs).sqrt())).cpu()
     state["out"].copy_(~kept)
     state["once"] |= ~kept
+    if rounds == 1:
+        state["few"] &= ~_large(*now).cpu()
+    if rounds < _FROM:
+        return torch.zeros_like(distance)
     least = torch.minimum(_beyond(kept, *now), _beyond(kept, *(state[name] for name in _SUMS)))
-    asked = state["few"].to(least.device) & (state["once"] | (state["rounds"] <= _UNTIL).to(least.device))
-    return torch.where(asked & (state["rounds"] >= _FROM).to(least.device), least, 0)
+    few = state["few"].to(least.device)
+    return torch.where(few if rounds <= _UNTIL else few & state["once"], least, 0)
+
+
+def _large(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """(E,) whether a first message is over four times as long as one's own, and along with it."""
+    return (theirs > _LONG**2 * ours) & (both >= _MORE * (ours * theirs).sqrt())
 
 
 def _beyond(kept: Tensor, both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
