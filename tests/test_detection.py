@@ -104,7 +104,7 @@ def discord_by_hand(theirs, ours, kept):
 
     lengths = np.linalg.norm(theirs[0]), np.linalg.norm(ours[0])
     large = lengths[0] > 4 * lengths[1] and theirs[0] @ ours[0] >= 0.1 * lengths[0] * lengths[1]
-    if large or len(ours) < 3 or (kept and len(ours) > 8):
+    if len(ours) < 3 or (kept and (large or len(ours) > 8)):
         return 0
     return min(too_long(theirs, ours), too_long(theirs[-1], ours[-1]))
 
@@ -394,9 +394,9 @@ def test_a_wave_that_has_clearly_been_along_may_turn_aside_for_a_round(before, p
 def noisy(graph, rounds=12, begins=0):
     """Messages and gradients of tracking on a graph; client 4 sends noise, ten times as long, from a round on."""
     rng = np.random.default_rng(23)
-    gradients = rng.normal(size=200) + 0.3 * rng.normal(size=(rounds, 10, 200))
+    gradients = rng.normal(size=1000) + 0.3 * rng.normal(size=(rounds, 10, 1000))
     messages = tracked(GRAPHS[graph], gradients)
-    messages[begins:, 4] = 10 * rng.normal(size=(rounds - begins, 200))
+    messages[begins:, 4] = 10 * rng.normal(size=(rounds - begins, 1000))
     return messages, gradients
 
 
@@ -407,8 +407,9 @@ def test_noise_is_discord_to_clients_with_few_neighbours_from_the_third_message_
     hood, scores = watch(GRAPHS[graph], messages, gradients)
     to_it = (hood.cols == 4) & hood.to_others
     few = (hood.size <= 4)[hood.rows]
+    assert (to_it & few).any() == (graph != "star")
     assert (scores[1][few] == 1).all()
-    for each in scores[2:]:
+    for each in scores[2:8]:
         assert (each[to_it & few] < 0.2).all()
         assert (each[~to_it & few] == 1).all()
 
@@ -416,9 +417,8 @@ def test_noise_is_discord_to_clients_with_few_neighbours_from_the_third_message_
 def discords(messages, kept):
     """Discord on a ring, round by round, at the two edges to client 4, to which ``kept`` says in what rounds it is."""
     hood = neighbourhood(GRAPHS["ring"], list(range(10)), list(range(10)))
-    state, to_it = {"rounds": torch.tensor(0)} | remember(hood, enough=4), (hood.cols == 4) & hood.to_others
+    state, to_it = remember(hood, enough=4), (hood.cols == 4) & hood.to_others
     for round_, message in enumerate(torch.tensor(messages)):
-        state["rounds"] += 1
         (distance,), (lengths,) = hood.geometry(message)
         found = discord(state, hood, distance, lengths, ~to_it | (round_ in kept))
         assert (found[hood.to_self] == 0).all()
@@ -464,6 +464,39 @@ def test_discord_is_asked_until_the_eighth_message_and_of_those_who_were_ever_cu
     assert all((each > 1).all() for each in once[14:])
 
 
+def test_of_who_is_cut_only_what_it_sent_since_counts_however_much_it_was_along_before():
+    """Noise of the same length, over edges that are cut for the second time."""
+    messages, _ = noisy("ring", rounds=16, begins=12)
+    messages[12:, 4] /= 9
+    *_, never = discords(messages, range(16))
+    *_, once = discords(messages, {*range(2), *range(6, 16)})
+    *_, twice = discords(messages, {*range(2), *range(6, 12)})
+    assert (never == 0).all()
+    assert (once < 1).all()
+    assert (twice > 1).all()
+
+
+@pytest.mark.parametrize("missed", [{0}, {0, 1, 2}, {1, 3}, set(range(10))])
+def test_who_is_missed_has_said_nothing_and_is_asked_by_the_messages_it_sent(missed):
+    """What was missed counts as the client's own message; the third that was not is the first to be asked."""
+    messages, _ = noisy("ring", rounds=16)
+    messages[:, 4] /= 4
+    for round_ in missed:
+        messages[round_, 4] = messages[round_, 3]
+    found = [each[0].item() for each in discords(messages, range(16))]
+    heard = [found[k] for k in range(16) if k not in missed]
+    assert all(found[k] == 0 for k in missed)
+    assert all((each > 1) == (3 <= k <= 8) for k, each in enumerate(heard, 1))
+
+
+def test_a_large_client_that_has_been_cut_is_asked_as_well():
+    messages = np.tile(np.eye(1, 5), (12, 10, 1))
+    messages[:, 4] = 9 * np.eye(2, 5)[1]
+    messages[0, 4] += 2 * np.eye(1, 5)[0]
+    found = list(discords(messages, {*range(3), *range(5, 12)}))
+    assert all((each > 1).all() for each in found[3:])
+
+
 def test_noise_that_has_been_cut_stays_cut_however_short_it_becomes():
     messages, _ = noisy("ring", rounds=8)
     messages[3:, 4] /= 9
@@ -483,6 +516,7 @@ def test_what_an_only_neighbour_has_made_of_a_clients_messages_is_no_excuse_for_
         hood, scores = watch(graph, messages)
         pushes.append(1 - np.log(scores[-1][(hood.listeners == 1) & (hood.cols == 0)].item()) / 4)
     alone, accompanied = pushes
+    assert accompanied > 1
     assert alone > 1.5 * accompanied * (1 / 10) / (2 / 10)
 
 

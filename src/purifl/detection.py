@@ -171,8 +171,8 @@ class Persistence(Detector):
     short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
     attack ruins the model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all.
     It is allowed as much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥
-    ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for it: a client that
-    hears one has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
+    ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for it: a client with
+    one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -212,12 +212,14 @@ class Persistence(Detector):
     themselves.
 
     Clients with fewer than four neighbours cannot compare them with each other, and compare them with themselves. The
-    third to the eighth message of a neighbour, and all that one that was cut has sent since, are asked for *discord*
-    (:mod:`purifl.discord`), as far as there is a push: min(1, 4 push_ij) times
+    third to the eighth message of a neighbour is asked for *discord* (:mod:`purifl.discord`), as far as there is a
+    push: min(1, 4 push_ij) times
 
         ‖γ_j‖² (1 − max(0, c_ij)²) / (max(1, 2 + 10 c_ij) ‖γ_i‖)²,    c_ij the cosine between γ_j and γ_i,
 
-    over all rounds or in this one, whichever is less. It is for noise and for what is made against the others.
+    over all messages so far or in this one, whichever is less. It is for noise and for what is made against the others.
+    Those whose first message is over four times as long as the client's own and along with it are not asked; over edges
+    that were ever cut it is asked for good.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -266,7 +268,10 @@ class Persistence(Detector):
         return hood.columns * vector
 
     def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
-        """s_ij = exp(−c · max(0, max(push, unusual, apart) − 1)), and 1 while somebody twice as far is suspect."""
+        """s_ij = exp(−c · max(0, x − 1)), x the largest of push, unusual, apart and discord.
+
+        It is 1 while somebody twice as far is suspect.
+        """
         state["sum"] += gamma
         (now, distance), (lengths, sums) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
@@ -288,6 +293,7 @@ class Persistence(Detector):
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
         apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
         alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
+        alien = alien.nan_to_num(0, torch.inf)  # of who does not push at all
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), torch.maximum(apart, alien))
         if self.trusted:

@@ -15,48 +15,48 @@ from torch import Tensor
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 
-_OWN, _LEAST = 2.0, 1.0  # times one's own messages may be as long as a neighbour's that have nothing to do with them
+_OWN = 2.0  # times as long as one's own may be messages that have nothing to do with them
+_LEAST = 1.0  # times as long may be any, even against them
 _ALONG = 10.0  # times the cosine between them is how much longer they may be
 _LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, is the first message of a large client
-_FROM, _UNTIL = (
-    3,
-    8,
-)  # messages: before them nothing of one is in the other, after them honest clients may differ for good
+_FROM = 3  # messages from which on it is asked: before, nothing of one client is in the other
+_UNTIL = 8  # the last one: after it, honest clients may differ for good
 _SUMS = ("both", "ours", "theirs")  # Σ ⟨γ_j, γ_i⟩, Σ ‖γ_i‖² and Σ ‖γ_j‖²
 
 
 def remember(hood: Neighbourhood, enough: int) -> State:
-    """State for rows of no more than ``enough`` clients, on the host, so that it need not ask a GPU for any."""
+    """State for rows of no more than ``enough`` clients; which these are on the host, so that no GPU need be asked."""
     few = (hood.size <= enough)[hood.rows] & hood.to_others
+    marks = {name: torch.zeros_like(few) for name in ("grown", "once", "out")}
     sums = {name: torch.zeros_like(hood.rows, dtype=torch.float64) for name in _SUMS}
-    return {"few": few.cpu(), "once": torch.zeros_like(few), "out": torch.zeros_like(few)} | sums
+    return {"few": few.cpu(), "messages": torch.zeros_like(hood.rows)} | marks | sums
 
 
 def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
     """(E,) how far a neighbour's messages are from what their cosine with one's own allows; over 1 is too long.
 
     ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), squares and products
-    being summed over the rounds, or of this round alone where that is less. It is 0 in rows of many, for large clients,
-    and after the eighth message but for those who were ever cut. Of these only what they sent since the cut counts, and
-    m_ij = max(0, 10 c_ij) while they are not ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a
-    ``distance`` (E,) from each other.
+    being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and but for
+    the third to the eighth message of those who did not begin as large clients. Over edges that were ever cut, by
+    either end, it is asked for good: only what was sent since the latest cut counts, with m_ij = max(0, 10 c_ij) while
+    the edge is not ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each
+    other; at none, there was no message.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)
     ours, theirs = (lengths[ends] ** 2 for ends in (hood.listeners, hood.cols))
-    now, rounds = ((ours + theirs - distance**2) / 2, ours, theirs), int(state["rounds"])
+    now, spoken = ((ours + theirs - distance**2) / 2, ours, theirs), distance > 0
     for name, each in zip(_SUMS, now, strict=True):
         state[name].masked_fill_(~kept & ~state["out"], 0)
-        state[name] += torch.where(distance > 0, each, 0)
+        state[name] += torch.where(spoken, each, 0)
+    state["messages"] += spoken
+    state["grown"] |= spoken & (state["messages"] == 1) & _large(*now)
     state["out"].copy_(~kept)
     state["once"] |= ~kept
-    if rounds == 1:
-        state["few"] &= ~_large(*now).cpu()
-    if rounds < _FROM:
-        return torch.zeros_like(distance)
     least = torch.minimum(_beyond(kept, *now), _beyond(kept, *(state[name] for name in _SUMS)))
-    few = state["few"].to(least.device)
-    return torch.where(few if rounds <= _UNTIL else few & state["once"], least, 0)
+    asked = (state["messages"] >= _FROM) & (state["messages"] <= _UNTIL) & ~state["grown"]
+    asked |= state["once"] & (state["messages"] >= _FROM)
+    return torch.where(asked & spoken & state["few"].to(least.device), least, 0)
 
 
 def _large(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def _large(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def _beyond(kept: Tensor, both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    """(E,) ‖γ_j‖² (1 − max(0, c)²) / m² ‖γ_i‖², infinite where nothing is allowed and 0 where nothing was sent."""
-    cosine = both / (ours * theirs).sqrt()
+    """(E,) ‖γ_j‖² (1 − max(0, c)²) / (m ‖γ_i‖)², infinite where m is 0, and 0 where either has sent nothing."""
+    cosine = (both / (ours * theirs).sqrt()).clamp(-1, 1)
     multiple = (_ALONG * cosine + torch.where(kept, _OWN, 0)).clamp(min=torch.where(kept, _LEAST, 0))
     return (theirs / ours * (1 - cosine.clamp(min=0) ** 2) / multiple**2).nan_to_num(0, torch.inf)
