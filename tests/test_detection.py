@@ -480,7 +480,7 @@ def test_of_who_is_cut_only_what_it_sent_since_counts_however_much_it_was_along_
 def test_who_is_missed_has_said_nothing_and_is_asked_by_the_messages_it_sent(missed):
     """What was missed counts as the client's own message; the third that was not is the first to be asked."""
     messages, _ = noisy("ring", rounds=16)
-    messages[:, 4] /= 4
+    messages[:, 4] /= 3
     for round_ in missed:
         messages[round_, 4] = messages[round_, 3]
     found = [each[0].item() for each in discords(messages, range(16))]
