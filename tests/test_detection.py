@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purifl.beginnings import agreement_of
 from purifl.defenses import Heard
-from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, agreement_of, lower_trust
+from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, lower_trust
 from purifl.discord import discord, remember
 from purifl.neighbourhood import Neighbourhood
 from purifl.topology import neighbourhood
@@ -103,10 +104,12 @@ def discord_by_hand(theirs, ours, kept):
         return (np.linalg.norm(theirs) / np.linalg.norm(ours) / multiple) ** 2 * (1 - max(0, cosine) ** 2)
 
     lengths = np.linalg.norm(theirs[0]), np.linalg.norm(ours[0])
-    large = lengths[0] > 4 * lengths[1] and theirs[0] @ ours[0] >= 0.1 * lengths[0] * lengths[1]
-    if len(ours) < 3 or (kept and (large or len(ours) > 8)):
+    cosine = theirs[0] @ ours[0] / lengths[0] / lengths[1]
+    large = lengths[0] > 4 * lengths[1] and cosine >= 0.1
+    if len(ours) < 3 or (kept and cosine < 0.85 and (large or len(ours) > 8)):
         return 0
-    return min(too_long(theirs, ours), too_long(theirs[-1], ours[-1]))
+    fading = math.sqrt(0.75) ** np.arange(len(ours))[::-1, None]
+    return min(too_long(fading * theirs, fading * ours), too_long(theirs[-1], ours[-1]))
 
 
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
@@ -383,6 +386,7 @@ def test_a_wave_that_has_clearly_been_along_may_turn_aside_for_a_round(before, p
     way, aside = np.eye(2, 50)
     messages = np.full((16, 10, 50), 0.02) * way + 0.001 * rng.normal(size=(16, 10, 50))
     own = messages.copy()
+    messages[0, 4] += 0.02 * aside
     messages[9:, 4] += 0.2 * (before * way + math.sqrt(1 - before**2) * aside)
     messages[-1, 4] = 0.2 * aside
     hood, scores = watch(ring, messages, own)
@@ -464,16 +468,27 @@ def test_discord_is_asked_until_the_eighth_message_and_of_those_who_were_ever_cu
     assert all((each > 1).all() for each in once[14:])
 
 
-def test_of_who_is_cut_only_what_it_sent_since_counts_however_much_it_was_along_before():
-    """Noise of the same length, over edges that are cut for the second time."""
-    messages, _ = noisy("ring", rounds=16, begins=12)
+@pytest.mark.parametrize(("cosine", "asked"), [(0.9, True), (0.8, False)])
+def test_who_began_alike_is_asked_for_good(cosine, asked):
+    """Messages become a third as long, and client 4's are then against the others' for a while."""
+    messages = np.tile(np.eye(1, 5), (30, 10, 1))
+    messages[10:] /= 3
+    messages[:, 4] *= 1.5
+    messages[0, 4] = [cosine, math.sqrt(1 - cosine**2), 0, 0, 0]
+    messages[12:24, 4] *= -1
+    found = list(discords(messages, range(30)))
+    assert all((each == 0).all() for each in found[:12] + found[24:])
+    assert ((found[23] > 1) == asked).all()
+    assert asked or all((each == 0).all() for each in found)
+
+
+def test_recent_messages_count_for_more():
+    """Noise no longer than the others' messages, after much that was along, over an edge that is cut."""
+    messages, _ = noisy("ring", rounds=24, begins=12)
     messages[12:, 4] /= 9
-    *_, never = discords(messages, range(16))
-    *_, once = discords(messages, {*range(2), *range(6, 16)})
-    *_, twice = discords(messages, {*range(2), *range(6, 12)})
-    assert (never == 0).all()
-    assert (once < 1).all()
-    assert (twice > 1).all()
+    found = list(discords(messages, range(2)))
+    assert all((each < 1).all() for each in found[2:14])
+    assert all((each > 1).all() for each in found[21:])
 
 
 @pytest.mark.parametrize("missed", [{0}, {0, 1, 2}, {1, 3}, set(range(10))])

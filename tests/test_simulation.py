@@ -18,7 +18,8 @@ def outcome(**settings):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_demo_keeps_its_promise_for_five_seeds(seed):
     """Upper trains above 90 %, lower is poisoned, gpd ends within a point of upper and cuts exactly the attackers."""
-    found = {d: outcome(attack="backdoor-9", defense=d, seed=seed) for d in ("lower", "upper", "gpd")}
+    rounds = 25 if seed else 50  # the demo's own seed and rounds, and others for half as long
+    found = {d: outcome(attack="backdoor-9", defense=d, seed=seed, rounds=rounds) for d in ("lower", "upper", "gpd")}
     assert found["upper"]["test_accuracy"] > 0.9
     assert found["lower"]["test_accuracy"] < 0.3
     assert found["lower"]["attack_accuracy"] > 0.9
@@ -29,8 +30,8 @@ def test_the_demo_keeps_its_promise_for_five_seeds(seed):
     assert found["gpd"]["tracking_error"] < 1e-4
 
 
-@pytest.mark.parametrize("attack", ["backdoor-9", "backdoor-1", "single-image"])
-def test_each_attack_succeeds_undefended_and_not_against_gpd(attack):
+@pytest.mark.parametrize("attack", ["backdoor-1", "single-image"])
+def test_the_other_data_attacks_succeed_undefended_and_not_against_gpd(attack):
     lower, gpd = (outcome(attack=attack, defense=d, rounds=25) for d in ("lower", "gpd"))
     assert lower["attack_accuracy"] > 0.9
     assert gpd["attack_accuracy"] < 0.2

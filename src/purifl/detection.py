@@ -20,21 +20,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl import discord
+from purifl import beginnings, discord, waves
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood, gram, surely_none
+from purifl.neighbourhood import Neighbourhood, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
-from purifl.waves import beyond_less, let_pass, remember
 
 if TYPE_CHECKING:
     from purifl.defenses import Heard
 
-_ENOUGH = 4  # neighbours, to call one of them an outlier
 _PUSHING, _SLOWLY = 4.0, 2.0  # times its push, up to 1, is how far a neighbour's being apart counts; over slow edges
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
-_LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
-ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 
 def lower_trust(
@@ -217,9 +213,9 @@ class Persistence(Detector):
 
         ‖γ_j‖² (1 − max(0, c_ij)²) / (max(1, 2 + 10 c_ij) ‖γ_i‖)²,    c_ij the cosine between γ_j and γ_i,
 
-    over all messages so far or in this one, whichever is less. It is for noise and for what is made against the others.
-    Those whose first message is over four times as long as the client's own and along with it are not asked; over edges
-    that were ever cut it is asked for good.
+    over recent messages or in this one, whichever is less. It is for noise and for what is made against the others.
+    Those whose first message is over four times as long as the client's own and along with it are not asked. Those
+    *akin*, whose first message has a cosine of 0.85 or more with it, and those who were ever cut are asked for good.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.
@@ -246,21 +242,17 @@ class Persistence(Detector):
         return self.model_copy(update={"trusted": tuple(k for k, client in enumerate(ids) if client in self.trusted)})
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """Sums over all rounds, of γ and ‖γ‖⁴ for each column and of ‖γ_j − γ_i‖² for each edge; what γ⁰ tells."""
+        """Sums over all rounds, of γ and ‖γ‖⁴ for columns and of ‖γ_j − γ_i‖² for edges, and what else is asked."""
         sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(1e-9, 0.5)
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
-            "first": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
             "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
-            "alike": torch.zeros_like(first.trust, dtype=torch.float64),
-            "against": torch.zeros_like(hood.to_self),
-            "opposed": torch.zeros_like(hood.to_self),
-            "large": torch.zeros_like(hood.to_self),
             "rounds": torch.zeros((), dtype=torch.int64),
-            **remember(hood, sizes, theirs),
-            **discord.remember(hood, _ENOUGH),
+            **beginnings.remember(hood),
+            **waves.remember(hood, sizes, theirs),
+            **discord.remember(hood, beginnings.ENOUGH),
         }
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
@@ -275,21 +267,17 @@ class Persistence(Detector):
         state["sum"] += gamma
         (now, distance), (lengths, sums) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
-            agreement = agreement_of(hood, gamma, now)
-            state["against"].copy_(agreement < AGAINST)
-            state["opposed"].copy_(state["against"] & _opposed(hood, lengths, now))
-            state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
-            state["alike"].copy_(_alike(hood, lengths, now, agreement))
-            state["first"].copy_(lengths)
+            beginnings.note(state, hood, gamma, lengths, now)
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
-        more = _levelled(hood, torch.where(kept, beyond_less(state, hood, distance, sums), distance), ~kept)
+        more = _levelled(hood, torch.where(kept, waves.beyond_less(state, hood, distance, sums), distance), ~kept)
         push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1))
         heard = kept & (now > 0)
-        push = torch.where(heard, let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own), push)
+        passed = waves.let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own)
+        push = torch.where(heard, passed, push)
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
         apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
         alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
@@ -356,45 +344,3 @@ def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
         return distance
     heard = 1 - hood.sums(cut.double()) / hood.size
     return torch.where(cut, distance, heard[hood.rows] * distance)
-
-
-def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
-    """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
-    theirs, own, usual = lengths[hood.cols], lengths[hood.listeners], _usual(hood, lengths)
-    alike = ((usual + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(are_long(hood, lengths), (agreement < ALONG).to(alike.dtype), alike)
-    alike = torch.where(agreement < AGAINST, 1, alike)
-    return torch.where((hood.size > _ENOUGH)[hood.rows] & (distance > 0), alike, 0)
-
-
-def _opposed(hood: Neighbourhood, lengths: Tensor, distance: Tensor) -> Tensor:
-    """(E,) whether γ_j · γ_i < 0, which is to say ‖γ_j − γ_i‖² > ‖γ_j‖² + ‖γ_i‖²."""
-    return distance**2 > lengths[hood.cols] ** 2 + lengths[hood.listeners] ** 2
-
-
-def are_long(hood: Neighbourhood, lengths: Tensor) -> Tensor:
-    """(E,) whether a neighbour's first message, of ``lengths`` (N,), is over four medians of its row long."""
-    return ~(lengths[hood.cols] <= _LONG * _usual(hood, lengths))
-
-
-def _usual(hood: Neighbourhood, lengths: Tensor) -> Tensor:
-    return hood.medians(lengths[hood.cols], torch.ones_like(hood.to_self))[hood.rows]
-
-
-def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor:
-    """(E,) median_{k≠j} cos(γ_j, γ_k) over those whom row i hears, itself included; ∞ in rows of too few.
-
-    Of an even number it is the higher of the two middle ones, so that only a majority is against anybody. Neighbours at
-    no ``distance`` (E,) from row i say nothing of their own, and are left out, with ∞ for them.
-    """
-    agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
-    everyone = gram(gamma) if hood.dense else None
-    speak, bounds = hood.to_self | (distance > 0), hood.offsets.tolist()
-    for row in (hood.sums(speak.double()) > _ENOUGH).nonzero()[:, 0].tolist():
-        edges = torch.arange(bounds[row], bounds[row + 1], device=gamma.device)[speak[bounds[row] : bounds[row + 1]]]
-        heard = hood.cols[edges]
-        table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
-        lengths = table.diagonal().sqrt()
-        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
-        agreement[edges] = cosines.sort(1).values[:, (len(heard) - 1) // 2]
-    return agreement.masked_fill(hood.to_self, torch.inf)

@@ -20,14 +20,16 @@ _LEAST = 1.0  # times as long may be any, even against them
 _ALONG = 10.0  # times the cosine between them is how much longer they may be
 _LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, is the first message of a large client
 _FROM = 3  # messages from which on it is asked: before, nothing of one client is in the other
-_UNTIL = 8  # the last one: after it, honest clients may differ for good
-_SUMS = ("both", "ours", "theirs")  # Σ ⟨γ_j, γ_i⟩, Σ ‖γ_i‖² and Σ ‖γ_j‖²
+_UNTIL = 8  # the last one of most: after it, honest clients may differ for good
+_AKIN = 0.85  # the least cosine between first messages of clients that have the same kind of data, and agree for good
+_FADING = 0.75  # is what a message counts of the one after it, or the first, which are long, would hide the others
+_SUMS = ("both", "ours", "theirs")  # of ⟨γ_j, γ_i⟩, ‖γ_i‖² and ‖γ_j‖², fading
 
 
 def remember(hood: Neighbourhood, enough: int) -> State:
     """State for rows of no more than ``enough`` clients; which these are on the host, so that no GPU need be asked."""
     few = (hood.size <= enough)[hood.rows] & hood.to_others
-    marks = {name: torch.zeros_like(few) for name in ("grown", "once", "out")}
+    marks = {name: torch.zeros_like(few) for name in ("akin", "grown", "once")}
     sums = {name: torch.zeros_like(hood.rows, dtype=torch.float64) for name in _SUMS}
     return {"few": few.cpu(), "messages": torch.zeros_like(hood.rows)} | marks | sums
 
@@ -35,37 +37,37 @@ def remember(hood: Neighbourhood, enough: int) -> State:
 def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
     """(E,) how far a neighbour's messages are from what their cosine with one's own allows; over 1 is too long.
 
-    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), squares and products
-    being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and but for
-    the third to the eighth message of those who did not begin as large clients. Over edges that were ever cut, by
-    either end, it is asked for good: only what was sent since the latest cut counts, with m_ij = max(0, 10 c_ij) while
-    the edge is not ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each
-    other; at none, there was no message.
+    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), by the squares and
+    products of recent messages, Σ_τ (3/4)^{t−τ}, or of this one alone where that is less. It is 0 in rows of many, and
+    but for the third to the eighth message of those who did not begin as large clients. Those *akin*, whose first
+    message had a cosine of 0.85 or more with the client's own, are asked for good. So are, with m_ij = max(0, 10 c_ij)
+    while the edge is not ``kept`` (E,), those who were ever cut, by either end. This round's γ have these ``lengths``
+    (N,) and are at a ``distance`` (E,) from each other; at none, there was no message.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)
     ours, theirs = (lengths[ends] ** 2 for ends in (hood.listeners, hood.cols))
     now, spoken = ((ours + theirs - distance**2) / 2, ours, theirs), distance > 0
     for name, each in zip(_SUMS, now, strict=True):
-        state[name].masked_fill_(~kept & ~state["out"], 0)
-        state[name] += torch.where(spoken, each, 0)
+        state[name].copy_(torch.where(spoken, _FADING * state[name] + each, state[name]))
     state["messages"] += spoken
-    state["grown"] |= spoken & (state["messages"] == 1) & _large(*now)
-    state["out"].copy_(~kept)
+    begins, cosine = spoken & (state["messages"] == 1), _cosine(*now)
+    state["akin"] |= begins & (cosine >= _AKIN)
+    state["grown"] |= begins & (theirs > _LONG**2 * ours) & (cosine >= _MORE)
     state["once"] |= ~kept
     least = torch.minimum(_beyond(kept, *now), _beyond(kept, *(state[name] for name in _SUMS)))
-    asked = (state["messages"] >= _FROM) & (state["messages"] <= _UNTIL) & ~state["grown"]
-    asked |= state["once"] & (state["messages"] >= _FROM)
-    return torch.where(asked & spoken & state["few"].to(least.device), least, 0)
+    asked = state["akin"] | state["once"] | (state["messages"] <= _UNTIL) & ~state["grown"]
+    asked &= (state["messages"] >= _FROM) & spoken & state["few"].to(least.device)
+    return torch.where(asked, least, 0)
 
 
-def _large(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    """(E,) whether a first message is over four times as long as one's own, and along with it."""
-    return (theirs > _LONG**2 * ours) & (both >= _MORE * (ours * theirs).sqrt())
+def _cosine(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """(E,) c, NaN where either has sent nothing."""
+    return (both / (ours * theirs).sqrt()).clamp(-1, 1)
 
 
 def _beyond(kept: Tensor, both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
     """(E,) ‖γ_j‖² (1 − max(0, c)²) / (m ‖γ_i‖)², infinite where m is 0, and 0 where either has sent nothing."""
-    cosine = (both / (ours * theirs).sqrt()).clamp(-1, 1)
+    cosine = _cosine(both, ours, theirs)
     multiple = (_ALONG * cosine + torch.where(kept, _OWN, 0)).clamp(min=torch.where(kept, _LEAST, 0))
     return (theirs / ours * (1 - cosine.clamp(min=0) ** 2) / multiple**2).nan_to_num(0, torch.inf)

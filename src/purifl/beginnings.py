@@ -1,0 +1,77 @@
+"""Beginnings: what first messages tell of neighbours, before anything of one client is in another's.
+
+γ_j⁰ is a gradient at a model that all have in common. How long it is tells of how much data, and where it points of
+whose side a neighbour is on; :class:`~purifl.detection.Persistence` has the equations, and docs/method.md, "Longer,
+farther, against the others", the reasons.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from purifl.neighbourhood import Neighbourhood, gram
+from purifl.state import State
+
+ENOUGH = 4  # neighbours, to call one of them an outlier
+_LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
+ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
+
+
+def remember(hood: Neighbourhood) -> State:
+    """State for what :func:`note` finds: ‖γ_j⁰‖ of each column, and of each edge alike_ij and what j is."""
+    none = torch.zeros_like(hood.rows, dtype=torch.float64)
+    marks = {name: torch.zeros_like(hood.to_self) for name in ("against", "opposed", "large")}
+    return {"first": none.new_zeros(hood.columns), "alike": none} | marks
+
+
+def note(state: State, hood: Neighbourhood, gamma: Tensor, lengths: Tensor, distance: Tensor) -> None:
+    """Find out by the first γ (N, d), of ``lengths`` (N,) and at a ``distance`` (E,) from each other."""
+    agreement = agreement_of(hood, gamma, distance)
+    state["first"].copy_(lengths)
+    state["alike"].copy_(_alike(hood, lengths, distance, agreement))
+    state["against"].copy_(agreement < AGAINST)
+    state["opposed"].copy_(state["against"] & _opposed(hood, lengths, distance))
+    state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
+
+
+def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
+    """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
+    theirs, own, usual = lengths[hood.cols], lengths[hood.listeners], _usual(hood, lengths)
+    alike = ((usual + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
+    alike = torch.where(are_long(hood, lengths), (agreement < ALONG).to(alike.dtype), alike)
+    alike = torch.where(agreement < AGAINST, 1, alike)
+    return torch.where((hood.size > ENOUGH)[hood.rows] & (distance > 0), alike, 0)
+
+
+def _opposed(hood: Neighbourhood, lengths: Tensor, distance: Tensor) -> Tensor:
+    """(E,) whether γ_j · γ_i < 0, which is to say ‖γ_j − γ_i‖² > ‖γ_j‖² + ‖γ_i‖²."""
+    return distance**2 > lengths[hood.cols] ** 2 + lengths[hood.listeners] ** 2
+
+
+def are_long(hood: Neighbourhood, lengths: Tensor) -> Tensor:
+    """(E,) whether a neighbour's first message, of ``lengths`` (N,), is over four medians of its row long."""
+    return ~(lengths[hood.cols] <= _LONG * _usual(hood, lengths))
+
+
+def _usual(hood: Neighbourhood, lengths: Tensor) -> Tensor:
+    return hood.medians(lengths[hood.cols], torch.ones_like(hood.to_self))[hood.rows]
+
+
+def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor:
+    """(E,) median_{k≠j} cos(γ_j, γ_k) over those whom row i hears, itself included; ∞ in rows of too few.
+
+    Of an even number it is the higher of the two middle ones, so that only a majority is against anybody. Neighbours at
+    no ``distance`` (E,) from row i say nothing of their own, and are left out, with ∞ for them.
+    """
+    agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
+    everyone = gram(gamma) if hood.dense else None
+    speak, bounds = hood.to_self | (distance > 0), hood.offsets.tolist()
+    for row in (hood.sums(speak.double()) > ENOUGH).nonzero()[:, 0].tolist():
+        edges = torch.arange(bounds[row], bounds[row + 1], device=gamma.device)[speak[bounds[row] : bounds[row + 1]]]
+        heard = hood.cols[edges]
+        table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
+        lengths = table.diagonal().sqrt()
+        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
+        agreement[edges] = cosines.sort(1).values[:, (len(heard) - 1) // 2]
+    return agreement.masked_fill(hood.to_self, torch.inf)
