@@ -108,7 +108,7 @@ def discord_by_hand(theirs, ours, kept):
     large = lengths[0] > 4 * lengths[1] and cosine >= 0.1
     if len(ours) < 3 or (kept and cosine < 0.85 and (large or len(ours) > 8)):
         return 0
-    fading = math.sqrt(0.75) ** np.arange(len(ours))[::-1, None]
+    fading = math.sqrt(1 if kept and cosine < 0.85 else 0.75) ** np.arange(len(ours))[::-1, None]
     return min(too_long(fading * theirs, fading * ours), too_long(theirs[-1], ours[-1]))
 
 

@@ -213,9 +213,10 @@ class Persistence(Detector):
 
         ‖γ_j‖² (1 − max(0, c_ij)²) / (max(1, 2 + 10 c_ij) ‖γ_i‖)²,    c_ij the cosine between γ_j and γ_i,
 
-    over recent messages or in this one, whichever is less. It is for noise and for what is made against the others.
+    over all messages so far or in this one, whichever is less. It is for noise and for what is made against the others.
     Those whose first message is over four times as long as the client's own and along with it are not asked. Those
-    *akin*, whose first message has a cosine of 0.85 or more with it, and those who were ever cut are asked for good.
+    *akin*, whose first message has a cosine of 0.85 or more with it, and those who were ever cut are asked for good,
+    by their recent messages.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.

@@ -23,7 +23,7 @@ _FROM = 3  # messages from which on it is asked: before, nothing of one client i
 _UNTIL = 8  # the last one of most: after it, honest clients may differ for good
 _AKIN = 0.85  # the least cosine between first messages of clients that have the same kind of data, and agree for good
 _FADING = 0.75  # is what a message counts of the one after it, or the first, which are long, would hide the others
-_SUMS = ("both", "ours", "theirs")  # of ⟨γ_j, γ_i⟩, ‖γ_i‖² and ‖γ_j‖², fading
+_SUMS = ("both", "ours", "theirs")  # of ⟨γ_j, γ_i⟩, ‖γ_i‖² and ‖γ_j‖²
 
 
 def remember(hood: Neighbourhood, enough: int) -> State:
@@ -37,26 +37,28 @@ def remember(hood: Neighbourhood, enough: int) -> State:
 def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
     """(E,) how far a neighbour's messages are from what their cosine with one's own allows; over 1 is too long.
 
-    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), by the squares and
-    products of recent messages, Σ_τ (3/4)^{t−τ}, or of this one alone where that is less. It is 0 in rows of many, and
-    but for the third to the eighth message of those who did not begin as large clients. Those *akin*, whose first
-    message had a cosine of 0.85 or more with the client's own, are asked for good. So are, with m_ij = max(0, 10 c_ij)
-    while the edge is not ``kept`` (E,), those who were ever cut, by either end. This round's γ have these ``lengths``
-    (N,) and are at a ``distance`` (E,) from each other; at none, there was no message.
+    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), squares and products
+    being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and but for
+    the third to the eighth message of those who did not begin as large clients. Two kinds are asked for good, by their
+    recent messages, Σ_τ (3/4)^{t−τ}: those *akin*, whose first message had a cosine of 0.85 or more with the client's
+    own, and those who were ever cut, by either end, with m_ij = max(0, 10 c_ij) while the edge is not ``kept`` (E,).
+    This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each other; at none, there was no
+    message.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)
     ours, theirs = (lengths[ends] ** 2 for ends in (hood.listeners, hood.cols))
     now, spoken = ((ours + theirs - distance**2) / 2, ours, theirs), distance > 0
-    for name, each in zip(_SUMS, now, strict=True):
-        state[name].copy_(torch.where(spoken, _FADING * state[name] + each, state[name]))
     state["messages"] += spoken
     begins, cosine = spoken & (state["messages"] == 1), _cosine(*now)
     state["akin"] |= begins & (cosine >= _AKIN)
     state["grown"] |= begins & (theirs > _LONG**2 * ours) & (cosine >= _MORE)
     state["once"] |= ~kept
+    for_good = state["akin"] | state["once"]
+    for name, each in zip(_SUMS, now, strict=True):
+        state[name].mul_(torch.where(for_good & spoken, _FADING, 1)).add_(torch.where(spoken, each, 0))
     least = torch.minimum(_beyond(kept, *now), _beyond(kept, *(state[name] for name in _SUMS)))
-    asked = state["akin"] | state["once"] | (state["messages"] <= _UNTIL) & ~state["grown"]
+    asked = for_good | (state["messages"] <= _UNTIL) & ~state["grown"]
     asked &= (state["messages"] >= _FROM) & spoken & state["few"].to(least.device)
     return torch.where(asked, least, 0)
 
