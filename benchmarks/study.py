@@ -13,6 +13,7 @@ Parts, of which --parts chooses some:
     sparse    ring, line, grid, and a star with malicious leaves or hub, two attacks and partitions, with Upper
     noise     fang and gaussian, which push in changing directions, on the same sparse graphs, with the Upper of those
     adaptive  attacks that know the defence, four partitions
+    star      the star with malicious leaves and label-dir, two attacks, with Upper: for more seeds than the others
     data      backdoor-9 and lie on four partitions, with Upper, for another --dataset
 
 Rows are appended as runs end, and runs whose rows are there are left out: an interrupted study continues, and what
@@ -41,7 +42,7 @@ from purifl.result import Result
 PARTITIONS = ("iid", "label-dir", "quantity-dir", "non-overlap")
 TOPOLOGIES = ("complete", "ring", "star", "line", "grid")
 STARS = {"star with malicious leaves": (8, 9), "star with a malicious hub": (0, 9)}
-SPARSE = ("ring", "line", "grid", *STARS)
+SPARSE, LEAVES = ("ring", "line", "grid", *STARS), tuple(STARS)[:1]
 ATTACKS = ("backdoor-9", "backdoor-1", "single-image", "lie", "fang", "ndss")
 RATIOS = (0.4, 0.6, 0.8)
 NOISE = ("fang", "gaussian")
@@ -66,6 +67,8 @@ def cells(part: str) -> list[dict[str, Any]]:
         "sparse": product(topology=SPARSE, attack=some, partition=split) + uppers(topology=SPARSE, partition=split),
         "noise": product(topology=SPARSE, attack=NOISE, partition=split),
         "adaptive": product(attack=ADAPTIVE, partition=PARTITIONS),
+        "star": product(topology=LEAVES, attack=some, partition=split[1:])
+        + uppers(topology=LEAVES, partition=split[1:]),
         "data": product(attack=some, partition=PARTITIONS) + uppers(partition=PARTITIONS),
     }[part]
 
@@ -78,7 +81,7 @@ def product(**values: Any) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "noise", "adaptive", "data")
+PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "noise", "adaptive", "star", "data")
 USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
 
 
@@ -172,7 +175,9 @@ def read(path: Path) -> list[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="mnist")
-    parser.add_argument("--parts", default=",".join(PARTS[:-1]), help="comma-separated; all but data if not given")
+    parser.add_argument(
+        "--parts", default=",".join(PARTS[:-2]), help="comma-separated; all but star and data if not given"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
