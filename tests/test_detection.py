@@ -16,6 +16,7 @@ from purifl.detection import Consistency, History, NoDetection, Persistence, Sim
 from purifl.discord import discord, remember
 from purifl.neighbourhood import Neighbourhood
 from purifl.topology import neighbourhood
+from watching import everyone, first, least_trust, tracked, watch
 
 
 def setting(n=6, d=4, seed=0, density=0.6):
@@ -23,16 +24,6 @@ def setting(n=6, d=4, seed=0, density=0.6):
     hood = neighbourhood(graph, list(range(n)), list(range(n)))
     gamma = torch.randn(n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return hood, gamma, list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
-
-
-def everyone(hood):
-    return torch.ones_like(hood.to_self)
-
-
-def first(hood, gamma):
-    """The first exchange, in which everybody says its trust 1/m."""
-    trust = (1 / torch.bincount(hood.rows).double())[hood.cols]
-    return Heard(gamma, gamma, trust, everyone(hood))
 
 
 @given(seed=st.integers(0, 999), temperature=st.floats(0.1, 10))
@@ -112,14 +103,49 @@ def discord_by_hand(theirs, ours, kept):
     return min(too_long(fading * theirs, fading * ours), too_long(theirs[-1], ours[-1]))
 
 
+def median(values, parts=2):
+    values = sorted(values)
+    return values[(len(values) - 1) // parts] if values else math.nan
+
+
+def agreement_by_hand(first, j, around):
+    """Of first messages (n, d)."""
+    cosines = sorted(
+        first[j] @ first[k] / np.linalg.norm(first[j]) / np.linalg.norm(first[k]) for k in around if k != j
+    )
+    return cosines[len(cosines) // 2]
+
+
+def alike_by_hand(first, i, j, around):
+    """alike_ij, and whether j is large, by first messages (n, d)."""
+    length, agreement = np.linalg.norm(first, axis=1), agreement_by_hand(first, j, around)
+    usual = median(length[k] for k in around)
+    long = length[j] > 4 * usual
+    if agreement < -0.1 or (long and agreement < 0.1):
+        return 1, False
+    return 0 if long else min(1, (usual + length[i]) / (length[j] + length[i])), long
+
+
+def akin_by_hand(one, other):
+    """By first messages (d,)."""
+    shorter, longer = sorted(np.linalg.norm(each) for each in (one, other))
+    return one @ other >= 0.85 * shorter * longer and longer <= 4 * shorter
+
+
+def beyond_kin_by_hand(messages, gradient, j, i, heard, kept):
+    """What j claims beyond its kin to i, of messages (rounds, n, d), with those ``heard`` over edges that are fast."""
+    alike = nx.Graph([(k, other) for k in heard for other in heard if akin_by_hand(messages[0, k], messages[0, other])])
+    group = nx.node_connected_component(alike, j) if j in alike else ()
+    difference = (messages - messages[:, i : i + 1]).sum(0)
+    claims = {k: np.linalg.norm(difference[k] + gradient) / np.linalg.norm(messages[0, k]) for k in group}
+    usual = sorted(claims[k] for k in group if kept[i, k])
+    return claims[j] / usual[len(usual) // 2] if len(group) > 4 and len(usual) > 2 else 0
+
+
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     """The class's equations, edge by edge, for clients with the gradients ``own`` (rounds, n, d)."""
     size, lengths, own_lengths = np.bincount(hood.rows), np.linalg.norm(messages, axis=2), np.linalg.norm(own, axis=2)
     distance = {(i, j): np.linalg.norm((messages[:, j] - messages[:, i]).sum(0)) for i, j in edges}
-
-    def median(values, parts=2):
-        values = sorted(values)
-        return values[(len(values) - 1) // parts] if values else math.nan
 
     def suspicion(i, j):
         around = [k for r, k in edges if r == i]
@@ -130,10 +156,13 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         if size[i] <= 4 or not usual:
             discord = discord_by_hand(messages[:, j], messages[:, i], kept[i, j]) if size[i] <= 4 else 0
             return max(push, min(1, 4 * push) * discord)
-        apart = distance[i, j] / median(distance[i, k] for k in usual) * alike(i, j, around)
+        alike, _ = alike_by_hand(messages[0], i, j, around)
+        apart = distance[i, j] / median(distance[i, k] for k in usual) * alike
+        fast = [k for k in around if not slow(i, k)]
+        apart = max(apart, beyond_kin_by_hand(messages, own[-1, i], j, i, fast, kept))
         lasting = [persistence(i, k, around) for k in usual]
         ratio = persistence(i, j, around) * median(lasting, parts=4) / median(lasting) ** 2
-        unusual = min(2, max(1, ratio)) if kept[i, j] and alike(i, j, around) else 1
+        unusual = min(2, max(1, ratio)) if kept[i, j] and alike else 1
         return max(push, unusual * min(1, push), apart * min(1, (2 if slow(i, j) else 4) * push))
 
     def slow(i, j):
@@ -146,11 +175,16 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         mean = np.mean(lengths[:rounds] ** 4, axis=0) ** 0.25
         ours = mean[i] if size[i] > 2 else min(mean[i], max(lengths[0, i], mean[j]))
-        ours = max(
-            ours, min(own_lengths[rounds - 1, i], lengths[0, i]), large(i, j, around) * lengths[0, j] / rounds**0.25
-        )
+        large = size[i] > 4 and alike_by_hand(messages[0], i, j, around)[1]
+        theirs, first, gradient = mean[j], lengths[0], own_lengths[rounds - 1, i]
+        kin = akin_by_hand(messages[0, i], messages[0, j]) and rounds <= 8
+        if not slow(i, j) and kin:
+            theirs = min(theirs, first[j] / first[i] * max(gradient, lengths[rounds - 1, i]))
+        if not slow(i, j) and (kin or first[i] > 4 * first[j]):
+            ours = min(ours, theirs)
+        ours = max(ours, min(gradient, first[i]), large * first[j] / rounds**0.25)
         more = mixed(i, j, around) * beyond_less(rounds, i, j)
-        return openness * more**3 / squares(rounds, i, j) / (ours + mean[j])
+        return openness * more**3 / squares(rounds, i, j) / (ours + theirs)
 
     def beyond_less(rounds, i, j):
         theirs, ours = messages[:rounds, j].sum(0), messages[:rounds, i].sum(0)
@@ -174,22 +208,6 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     def persistence(i, j, around):
         return (mixed(i, j, around) * distance[i, j]) ** 2 / squares(len(messages), i, j)
 
-    def agreement_of(j, around):
-        first, length = messages[0], lengths[0]
-        cosines = sorted(first[j] @ first[k] / length[j] / length[k] for k in around if k != j)
-        return cosines[len(cosines) // 2]
-
-    def large(i, j, around):
-        long = lengths[0, j] > 4 * median(lengths[0, k] for k in around)
-        return long and size[i] > 4 and agreement_of(j, around) >= 0.1
-
-    def alike(i, j, around):
-        length, agreement = lengths[0], agreement_of(j, around)
-        usual = median(length[k] for k in around)
-        if agreement < -0.1 or (length[j] > 4 * usual and agreement < 0.1):
-            return 1
-        return min(1, (usual + length[i]) / (length[j] + length[i])) if length[j] <= 4 * usual else 0
-
     found = {(i, j): 0 if i == j or j in trusted else suspicion(i, j) for i, j in edges}
     farthest = {i: max([distance[e] for e in edges if e[0] == i and kept[e] and found[e] > 1] + [0]) for i, _ in edges}
     return [
@@ -207,15 +225,17 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
     density=st.floats(0, 1),
     loud=st.floats(0.1, 20),
     trusted=st.sets(st.integers(0, 7), max_size=2),
+    kin=st.integers(0, 6),
 )
 @settings(max_examples=120, deadline=None)
-def test_persistence_is_its_equations(seed, rounds, behind, density, loud, trusted):
+def test_persistence_is_its_equations(seed, rounds, behind, density, loud, trusted, kin):
     hood, gamma, edges = setting(n=8, seed=seed, density=density)
     rng = np.random.default_rng(seed)
     messages = rng.normal(size=(rounds, *gamma.shape))
     messages[:, 0] = loud * (messages[:, 0] + 1)
     messages[:, 1:3] = 3 * rng.normal(size=gamma.shape[1]) + behind * messages[:, 1:3]
     messages[:, 2] *= behind
+    messages[0, 1 : 1 + kin] = rng.exponential(3, size=(kin, 1)) * (messages[0, 1] + 0.3 * messages[0, 1 : 1 + kin])
     own = rng.exponential(3, size=(rounds, len(gamma), 1)) * (rng.normal(size=messages.shape) + 2 * messages[:, :1])
     kept = {edge: edge[0] == edge[1] or rng.random() < 0.8 for edge in edges}
     detector = Persistence(sharpness=2.0, trusted=tuple(trusted))
@@ -225,41 +245,6 @@ def test_persistence_is_its_equations(seed, rounds, behind, density, loud, trust
         scores = detector.scores(state, hood, torch.tensor(message), still, torch.tensor(each))
     expected = persistence_by_hand(hood, edges, messages, kept, own, 2.0, trusted)
     np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-6, atol=1e-9)
-
-
-def tracked(graph, gradients):
-    """γ of gradient tracking over ``gradients`` (T, n, d), with Metropolis weights."""
-    n = graph.number_of_nodes()
-    weights = np.zeros((n, n))
-    for a, b in graph.edges:
-        weights[a, b] = weights[b, a] = 1 / (1 + max(graph.degree[a], graph.degree[b]))
-    weights += np.diag(1 - weights.sum(1))
-    gamma = [gradients[0]]
-    for before, now in pairwise(gradients):
-        gamma.append(weights @ gamma[-1] + now - before)
-    return np.array(gamma)
-
-
-def watch(graph, messages, gradients=None, **parameters):
-    """Scores, round by round; without ``gradients``, as if everybody's own were 0 and messages had to tell."""
-    clients = list(range(graph.number_of_nodes()))
-    hood = neighbourhood(graph, clients, clients)
-    detector = Persistence(**parameters)
-    state = detector.begin(hood, first(hood, torch.tensor(messages[0])))
-    own = np.zeros_like(messages) if gradients is None else gradients
-    return hood, [
-        detector.scores(state, hood, torch.tensor(message), everyone(hood), torch.tensor(each))
-        for message, each in zip(messages, own, strict=True)
-    ]
-
-
-def least_trust(hood, scores):
-    """(E,) the least that Algorithm 2 makes of the scores, as a share of what everybody has at first."""
-    least = trust = hood.uniform.double()
-    for each in scores:
-        trust = lower_trust(hood, trust, each, everyone(hood))
-        least = torch.minimum(least, trust)
-    return least / hood.uniform
 
 
 GRAPHS = {
@@ -653,7 +638,7 @@ def test_a_client_with_far_more_data_is_far_from_everyone_and_not_suspected():
     sizes = np.array([1, 1, 1, 2, 1, 50, 1, 3, 1, 1.0])[None, :, None]
     gradients = sizes * (rng.normal(size=50) + 0.2 * rng.normal(size=(20, 10, 50)))
     graph = nx.complete_graph(10)
-    hood, scores = watch(graph, tracked(graph, gradients))
+    hood, scores = watch(graph, tracked(graph, gradients), gradients)
     assert all((each[hood.cols == 5] > 0.5).all() for each in scores)
 
 
@@ -680,7 +665,7 @@ def test_a_large_client_is_allowed_for_by_its_first_message_and_not_by_longer_on
 
 def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start():
     rng = np.random.default_rng(2)
-    gradients = rng.normal(size=50) + 0.2 * rng.normal(size=(8, 10, 50))
+    gradients = rng.normal(size=50) + 0.7 * rng.normal(size=(8, 10, 50))  # none are kin
     messages = tracked(nx.complete_graph(10), gradients)
     messages[:, 5] = -20 * messages[:, 4] * np.array([1, -1] * 4)[:, None]  # back and forth: it does not add up
     hood, scores = watch(nx.complete_graph(10), messages)

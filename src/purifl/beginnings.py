@@ -7,6 +7,8 @@ farther, against the others", the reasons.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from purifl.neighbourhood import Neighbourhood, gram
 from purifl.state import State
 
 ENOUGH = 4  # neighbours, to call one of them an outlier
-_LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
+LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 
@@ -51,7 +53,7 @@ def _opposed(hood: Neighbourhood, lengths: Tensor, distance: Tensor) -> Tensor:
 
 def are_long(hood: Neighbourhood, lengths: Tensor) -> Tensor:
     """(E,) whether a neighbour's first message, of ``lengths`` (N,), is over four medians of its row long."""
-    return ~(lengths[hood.cols] <= _LONG * _usual(hood, lengths))
+    return ~(lengths[hood.cols] <= LONG * _usual(hood, lengths))
 
 
 def _usual(hood: Neighbourhood, lengths: Tensor) -> Tensor:
@@ -65,13 +67,21 @@ def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor
     no ``distance`` (E,) from row i say nothing of their own, and are left out, with ∞ for them.
     """
     agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
+    for edges, cosines in cosines_of(hood, gamma, distance > 0):
+        agreement[edges] = cosines.sort(1).values[:, (len(edges) - 1) // 2]
+    return agreement.masked_fill(hood.to_self, torch.inf)
+
+
+def cosines_of(hood: Neighbourhood, gamma: Tensor, among: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each row with enough neighbours ``among`` (E,) those that count, the edges (K,) and the cosines (K, K) of γ.
+
+    The client itself is one of them. γ is (N, d), and the cosine of a message with itself ∞.
+    """
     everyone = gram(gamma) if hood.dense else None
-    speak, bounds = hood.to_self | (distance > 0), hood.offsets.tolist()
+    speak, bounds = hood.to_self | among, hood.offsets.tolist()
     for row in (hood.sums(speak.double()) > ENOUGH).nonzero()[:, 0].tolist():
         edges = torch.arange(bounds[row], bounds[row + 1], device=gamma.device)[speak[bounds[row] : bounds[row + 1]]]
         heard = hood.cols[edges]
         table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
         lengths = table.diagonal().sqrt()
-        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
-        agreement[edges] = cosines.sort(1).values[:, (len(heard) - 1) // 2]
-    return agreement.masked_fill(hood.to_self, torch.inf)
+        yield edges, (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl import beginnings, discord, waves
+from purifl import beginnings, discord, kin, waves
 from purifl.errors import ConfigError
 from purifl.neighbourhood import Neighbourhood, surely_none
 from purifl.registry import PAPER, Component, Registry
@@ -253,6 +253,7 @@ class Persistence(Detector):
             "rounds": torch.zeros((), dtype=torch.int64),
             **beginnings.remember(hood),
             **waves.remember(hood, sizes, theirs),
+            **kin.remember(hood),
             **discord.remember(hood, beginnings.ENOUGH),
         }
 
@@ -269,18 +270,20 @@ class Persistence(Detector):
         (now, distance), (lengths, sums) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
             beginnings.note(state, hood, gamma, lengths, now)
+            kin.note(state, hood, gamma, lengths, now)
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
         more = _levelled(hood, torch.where(kept, waves.beyond_less(state, hood, distance, sums), distance), ~kept)
-        push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1))
+        push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1), lengths)
         heard = kept & (now > 0)
         passed = waves.let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own)
         push = torch.where(heard, passed, push)
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
-        apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
+        farther = torch.maximum(_apart(state, hood, distance, among), kin.beyond_kin(state, hood, distance, own, kept))
+        apart = (pushing * push).clamp(max=1) * farther
         alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
         alien = alien.nan_to_num(0, torch.inf)  # of who does not push at all
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
@@ -312,13 +315,14 @@ class Persistence(Detector):
         return torch.isin(hood.senders, torch.tensor(self.trusted, device=hood.senders.device))
 
 
-def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor) -> Tensor:
-    """(E,) κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j), the rows' gradients being ``own`` (R,) long."""
+def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor, lengths: Tensor) -> Tensor:
+    """(E,) κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j); ``own`` (R,) is ‖g_i^t‖, and ``lengths`` (N,) are ‖γ^t‖."""
     scale = (state["fourth"] / state["rounds"]) ** 0.25
     first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
     theirs, ours = scale[hood.cols], scale[hood.listeners]
     limit = torch.maximum(first[hood.listeners], theirs)
     ours = torch.where((hood.size == 2)[hood.rows], torch.minimum(ours, limit), ours)
+    theirs, ours = kin.allowed(state, hood, theirs, ours, own, lengths)
     mine = torch.maximum(ours, torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0)[hood.rows])
     mine = torch.maximum(mine, torch.where(state["large"], faded[hood.cols], 0))
     push = state["openness"] * distance**3 / (state["squares"] * (theirs + mine))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from purifl.kin import AKIN
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 
@@ -21,7 +22,6 @@ _ALONG = 10.0  # times the cosine between them is how much longer they may be
 _LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, is the first message of a large client
 _FROM = 3  # messages from which on it is asked: before, nothing of one client is in the other
 _UNTIL = 8  # the last one of most: after it, honest clients may differ for good
-_AKIN = 0.85  # the least cosine between first messages of clients that have the same kind of data, and agree for good
 _FADING = 0.75  # is what a message counts of the one after it, or the first, which are long, would hide the others
 _SUMS = ("both", "ours", "theirs")  # of ⟨γ_j, γ_i⟩, ‖γ_i‖² and ‖γ_j‖²
 
@@ -51,7 +51,7 @@ def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor
     now, spoken = ((ours + theirs - distance**2) / 2, ours, theirs), distance > 0
     state["messages"] += spoken
     begins, cosine = spoken & (state["messages"] == 1), _cosine(*now)
-    state["akin"] |= begins & (cosine >= _AKIN)
+    state["akin"] |= begins & (cosine >= AKIN)
     state["grown"] |= begins & (theirs > _LONG**2 * ours) & (cosine >= _MORE)
     state["once"] |= ~kept
     for_good = state["akin"] | state["once"]

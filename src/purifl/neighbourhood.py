@@ -216,6 +216,15 @@ class Neighbourhood:
         parts = chunks(len(self.rows), x.shape[1])
         return torch.cat([(x[self.cols[e]].double() * x[self.listeners[e]]).sum(1) for e in parts])
 
+    def products(self, x: Tensor, y: Tensor) -> Tensor:
+        """⟨x_i, y_j⟩ in float64: (R, d) and (N, d) give (E,)."""
+        if not self.dense:
+            return pair_products(x, self.rows, y, self.cols)
+        table = torch.zeros(len(self.own), self.columns, dtype=torch.float64, device=x.device)
+        for part in chunks(x.shape[1], len(self.own) + self.columns):
+            table.addmm_(x[:, part].double(), y[:, part].double().T)
+        return table.flatten()[self._cells]
+
     def _by_products(self, x: Tensor) -> bool:
         return self.dense and x.dtype != torch.float64
 
@@ -306,6 +315,11 @@ def gram(x: Tensor) -> Tensor:
         columns = x[:, part].double()
         table.addmm_(columns, columns.T)
     return table
+
+
+def pair_products(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
+    """(K,) ⟨x_i, y_j⟩ in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time."""
+    return torch.cat([(x[rows[k]].double() * y[cols[k]]).sum(1) for k in chunks(len(rows), x.shape[1])])
 
 
 def norms(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from purifl.neighbourhood import Neighbourhood, chunks
+from purifl.neighbourhood import Neighbourhood, pair_products
 from purifl.state import State
 
 _FEW = 4  # clients in the smaller neighbourhood at a slow edge at most
@@ -88,14 +88,9 @@ def _go_along(
     this one is counted in now.
     """
     rows, them = hood.rows[slow], hood.cols[slow]
-    dot, bound = _dots(own, rows, gamma, them), _dots(own, rows, own, rows).sqrt() * lengths[them]
+    dot, bound = pair_products(own, rows, gamma, them), pair_products(own, rows, own, rows).sqrt() * lengths[them]
     counted = (push[slow] > 1) & dot.isfinite() & bound.isfinite()
     for name, now in (("dots", dot), ("bound", bound)):
         state[name][slow] += torch.where(counted, now, 0)
     dots, bounds = state["dots"][slow], state["bound"][slow]
     return (dots > _ALONG * bounds) & ((dot > _ALONG * bound) | (dots > _CLEARLY * bounds))
-
-
-def _dots(x: Tensor, rows: Tensor, y: Tensor, cols: Tensor) -> Tensor:
-    """(K,) ⟨x_i, y_j⟩ in float64 for pairs of ``rows`` i and ``cols`` j, a few at a time."""
-    return torch.cat([(x[rows[k]].double() * y[cols[k]]).sum(1) for k in chunks(len(rows), x.shape[1])])
