@@ -1,8 +1,16 @@
 """Beginnings: what first messages tell of neighbours, before anything of one client is in another's.
 
 γ_j⁰ is a gradient at a model that all have in common. How long it is tells of how much data, and where it points of
-whose side a neighbour is on; :class:`~purifl.detection.Persistence` has the equations, and docs/method.md, "Longer,
-farther, against the others", the reasons.
+whose side a neighbour is on; docs/method.md, "Longer, farther, against the others", has the reasons.
+
+Of two clients the one with more data has the longer gradients and is farther from everyone, so that distances count
+
+    alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖
+
+times. More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰)
+alike_ij is 1 for a neighbour that began *against* most of the others, with an agreement under −0.1, and for one that is
+over four medians long with less than 0.1; over four medians long with more, it is *large*. One that began with the very
+message of the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
 """
 
 from __future__ import annotations

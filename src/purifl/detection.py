@@ -165,10 +165,10 @@ class Persistence(Detector):
     other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
     gradients. How long another's may be its messages tell; one's own is known, and may stay long where messages become
     short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
-    attack ruins the model. To a *large* client (below) one's own adds nothing, and its gradient could not grow at all.
-    It is allowed as much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥
-    ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for it: a client with
-    one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
+    attack ruins the model. To a *large* client (:mod:`~purifl.beginnings`) one's own adds nothing, and its gradient
+    could not grow at all. It is allowed as much again as its first message alone, which later ones do not lengthen, is
+    worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for
+    it: a client with one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -177,46 +177,19 @@ class Persistence(Detector):
     The other two compare neighbours with those that a client listens to, and are asked by clients with at least four,
     cut or not. ``unusual`` is for a push that gradients could explain, but that lasts longer than the others' do; it
     counts up to twice. How much these differ by themselves is allowed for by their lower quartile. It is not asked of
-    those already cut, nor where alike_ij = 0. ``apart`` is for those who push in changing directions. Of two clients
-    the one with more data has the longer gradients and is farther from everyone, so by the lengths of the first
-    messages
+    those already cut, nor where alike_ij = 0. ``apart`` is for those who push in changing directions.
 
-        alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖.
+    Four modules say what else there is to allow for, or to ask:
 
-    More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰), alike_ij
-    is 1 for a neighbour that began against most of the others, with an agreement under −0.1, and for one that is over
-    four medians long with less than 0.1; over four medians long with more, it is *large*. Those against the others are
-    also :meth:`marked`. One that began with the very message of the client itself, as those do who were not heard at
-    first, has no agreement and alike_ij = 0.
-
-    Where either end has fewer than four neighbours the edge is *slow*: what a large client sends arrives over several
-    rounds, as a *wave* that pushes everybody it passes, until it has levelled out (:mod:`purifl.waves`). Who has it
-    hears *less of the same* from who does not. With S = Σ_τ γ^τ,
-
-        E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i    in ``push`` and in its P_ij
-
-    where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by t (1 − ⟨S_j, S_i⟩ / ‖S_i‖²) ≤ 2 max(m_i, m_j) messages.
-
-    For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
-    gradient. A push counts for no more than 1 in a round in which this P_ij ≤ 3/2 g_ij^{3/2} and
-
-        along_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or along_ij > 0.3,
-
-    along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was heard with a push over 1, and
-    the growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Those already cut
-    are judged without either. Over slow edges ``apart`` counts min(1, 2 push_ij) times, since distances differ more by
-    themselves.
-
-    Clients with fewer than four neighbours cannot compare them with each other, and compare them with themselves. The
-    third to the eighth message of a neighbour is asked for *discord* (:mod:`purifl.discord`), as far as there is a
-    push: min(1, 4 push_ij) times
-
-        ‖γ_j‖² (1 − max(0, c_ij)²) / (max(1, 2 + 10 c_ij) ‖γ_i‖)²,    c_ij the cosine between γ_j and γ_i,
-
-    over all messages so far or in this one, whichever is less. It is for noise and for what is made against the others.
-    Those whose first message is over four times as long as the client's own and along with it are not asked. Those
-    *akin*, whose first message has a cosine of 0.85 or more with it, and those who were ever cut are asked for good,
-    by their recent messages.
+    - :mod:`~purifl.beginnings`: what first messages tell. alike_ij allows for more data, which take a client farther
+      from everyone; those who began against most of the others are :meth:`marked`.
+    - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
+      ``push`` allows for, and who claims more than its kin is ``apart``.
+    - :mod:`~purifl.waves`: where either end has fewer than four neighbours the edge is *slow*. What a large client
+      sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart`` counts min(1, 2
+      push_ij) times there, since distances differ more by themselves.
+    - :mod:`~purifl.discord`: clients with fewer than four neighbours compare them with themselves. The discord counts
+      min(1, 4 push_ij) times.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not
     half as far as it are not: once it is cut they are consistent again.

@@ -1,10 +1,15 @@
 """Kin: neighbours that began alike, and what their gradients tell of each other's.
 
-Clients with the same kind of data have gradients that become longer and shorter together, and first messages show who
-has: their cosine is then close to 1. What a neighbour's gradient is now, its messages tell: over edges that are not
-slow E_ij = Σ_τ (γ_j^τ − γ_i^τ) is close to g_j − g_i, so that E_ij + g_i is the gradient that j *claims*. An attacker's
-becomes longer by all that it has pushed. :class:`~purifl.detection.Persistence` has the equations, and docs/method.md,
-"Kin are compared with kin", the figures.
+Clients with the same kind of data have gradients that become longer and shorter together. First messages show who has:
+those *akin* have a cosine of 0.85 or more, and neither is over four times as long as the other. Over slow edges nobody
+is. docs/method.md, "Kin are compared with kin", has the reasons and the figures.
+
+What a neighbour's gradient is now its messages tell: E_ij = Σ_τ (γ_j^τ − γ_i^τ) is close to g_j − g_i, so that E_ij +
+g_i is the gradient that j *claims*. An attacker's becomes longer by all that it has pushed. So ``apart`` is at least
+
+    c_ij / median_k c_ik,    c_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖,
+
+over the kin k of j, a connected component of at least five who are akin.
 """
 
 from __future__ import annotations
@@ -59,7 +64,7 @@ def allowed(
     these rounds, or far smaller in any: what is left is the gradient itself, which i knows. ``own`` (R,) is ‖g_i^t‖,
     ``lengths`` (N,) are ‖γ^t‖.
     """
-    first, akin = state["first"], state["akin_to_self"] & (state["rounds"] <= _YOUNG)
+    first, akin = state["first"], state["akin_to_self"] & bool(state["rounds"] <= _YOUNG)
     now = torch.maximum(own.nan_to_num(torch.inf), lengths[hood.own_cols])[hood.rows]
     in_proportion = (first[hood.cols] / first[hood.listeners] * now).nan_to_num(torch.inf)
     theirs = torch.where(akin, torch.minimum(theirs, in_proportion), theirs)
