@@ -132,14 +132,16 @@ def akin_by_hand(one, other):
     return one @ other >= 0.85 * shorter * longer and longer <= 4 * shorter
 
 
-def beyond_kin_by_hand(messages, gradient, j, i, heard, kept):
-    """What j claims beyond its kin to i, of messages (rounds, n, d), with those ``heard`` over edges that are fast."""
+def beyond_kin_by_hand(messages, gradient, j, i, heard, neighbours, kept):
+    """What j claims beyond its kin to i, of messages (rounds, n, d), with those ``heard`` over level edges."""
     alike = nx.Graph([(k, other) for k in heard for other in heard if akin_by_hand(messages[0, k], messages[0, other])])
     group = nx.node_connected_component(alike, j) if j in alike else ()
     difference = (messages - messages[:, i : i + 1]).sum(0)
     claims = {k: np.linalg.norm(difference[k] + gradient) / np.linalg.norm(messages[0, k]) for k in group}
     usual = sorted(claims[k] for k in group if kept[i, k])
-    return claims[j] / usual[len(usual) // 2] if len(group) > 4 and len(usual) > 2 else 0
+    if len(group) <= 4 or len(usual) < 3 or (i not in group and 2 * len(group) <= neighbours):
+        return 0
+    return claims[j] / max(usual[len(usual) // 2], claims.get(i, 0))
 
 
 def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
@@ -158,8 +160,8 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
             return max(push, min(1, 4 * push) * discord)
         alike, _ = alike_by_hand(messages[0], i, j, around)
         apart = distance[i, j] / median(distance[i, k] for k in usual) * alike
-        fast = [k for k in around if not slow(i, k)]
-        apart = max(apart, beyond_kin_by_hand(messages, own[-1, i], j, i, fast, kept))
+        heard = [k for k in around if level(i, k)]
+        apart = max(apart, beyond_kin_by_hand(messages, own[-1, i], j, i, heard, size[i] - 1, kept))
         lasting = [persistence(i, k, around) for k in usual]
         ratio = persistence(i, j, around) * median(lasting, parts=4) / median(lasting) ** 2
         unusual = min(2, max(1, ratio)) if kept[i, j] and alike else 1
@@ -167,6 +169,9 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
 
     def slow(i, j):
         return min(size[i], size[j]) <= 4
+
+    def level(i, j):
+        return size[i] == size[j] > 4
 
     def mixed(i, j, around):
         return sum(kept[i, k] for k in around) / size[i] if kept[i, j] else 1
@@ -178,9 +183,9 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         large = size[i] > 4 and alike_by_hand(messages[0], i, j, around)[1]
         theirs, first, gradient = mean[j], lengths[0], own_lengths[rounds - 1, i]
         kin = akin_by_hand(messages[0, i], messages[0, j]) and rounds <= 8
-        if not slow(i, j) and kin:
+        if level(i, j) and kin:
             theirs = min(theirs, first[j] / first[i] * max(gradient, lengths[rounds - 1, i]))
-        if not slow(i, j) and (kin or first[i] > 4 * first[j]):
+        if level(i, j) and (kin or first[i] > 4 * first[j]):
             ours = min(ours, theirs)
         ours = max(ours, min(gradient, first[i]), large * first[j] / rounds**0.25)
         more = mixed(i, j, around) * beyond_less(rounds, i, j)
@@ -665,7 +670,7 @@ def test_a_large_client_is_allowed_for_by_its_first_message_and_not_by_longer_on
 
 def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start():
     rng = np.random.default_rng(2)
-    gradients = rng.normal(size=50) + 0.7 * rng.normal(size=(8, 10, 50))  # none are kin
+    gradients = rng.normal(size=50) + 0.2 * rng.normal(size=(8, 10, 50))
     messages = tracked(nx.complete_graph(10), gradients)
     messages[:, 5] = -20 * messages[:, 4] * np.array([1, -1] * 4)[:, None]  # back and forth: it does not add up
     hood, scores = watch(nx.complete_graph(10), messages)

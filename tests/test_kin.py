@@ -61,11 +61,36 @@ def test_of_fewer_than_five_none_could_be_called_an_outlier():
     assert (groups(messages) == -1).all()
 
 
-@pytest.mark.parametrize("graph", [nx.star_graph(9), nx.cycle_graph(10)])
-def test_over_slow_edges_nobody_is_kin(graph):
+@pytest.mark.parametrize("graph", [nx.star_graph(9), nx.cycle_graph(10), nx.complete_multipartite_graph(4, 6)])
+def test_only_with_as_many_neighbours_at_both_ends_does_anybody_claim_a_gradient(graph):
     _, state = begun(np.ones((1, 10, 50)) + 0.01 * np.random.default_rng(0).normal(size=(1, 10, 50)), graph)
     assert (state["kin"] == -1).all()
     assert not state["akin_to_self"].any()
+    assert not state["far_smaller"].any()
+
+
+def test_who_is_missed_is_no_kin_whether_at_first_or_later():
+    messages = tracked(GRAPH, unequal(2))
+    hood, state = begun(messages)
+    row, missed = hood.rows == 0, (hood.rows == 0) & (hood.cols == 2)
+    messages[1, 2] = messages[1, 0]  # what client 0 takes for who was missed
+    Persistence().scores(state, hood, torch.tensor(messages[1]), everyone(hood), torch.tensor(messages[1]))
+    assert (state["kin"][missed] == -1).all()
+    assert (state["kin"][row & to(hood, *LARGE) & ~missed] >= 0).all()
+    messages[0, 2] = messages[0, 0]
+    assert (begun(messages)[1]["kin"][missed] == -1).all()
+
+
+def test_a_few_cannot_make_a_group_of_their_own_for_an_honest_client():
+    """They begin as it does and then claim next to nothing, so that to who is no kin of theirs it would stand out."""
+    graph, rng = nx.complete_graph(20), np.random.default_rng(4)
+    gradients = rng.normal(size=(20, 50)) + 0.05 * rng.normal(size=(12, 20, 50))
+    gradients[0, 16:] = gradients[0, 15] + 0.05 * rng.normal(size=(4, 50))
+    gradients[1:, 16:] = 0.01 * gradients[0, 16:]
+    _, state = begun(tracked(graph, gradients), graph)
+    assert (state["kin"].view(20, 20)[:15] == -1).all()
+    hood, scores = watch(graph, tracked(graph, gradients), gradients)
+    assert (least_trust(hood, scores)[to(hood, 15) & (hood.rows < 15)] > 0.5).all()
 
 
 def test_gradients_that_fade_together_and_noise_that_stays_are_both_honest():
@@ -100,18 +125,24 @@ def beyond(messages, gradients, kept=None):
 def test_the_gradient_claimed_is_the_one_that_honest_messages_are_of():
     gradients = unequal()
     lengths = np.linalg.norm(gradients, axis=2)
-    relative = lengths[-1] / lengths[0]
+    claims = lengths[-1] / lengths[0]
+    usual = np.full((10, 1), np.median(claims[LARGE]))
+    usual[LARGE, 0] = np.maximum(usual[LARGE, 0], claims[LARGE])  # who is kin knows its own
     expected = np.zeros((10, 10))
-    expected[:, LARGE] = (relative / np.median(relative[LARGE]))[LARGE]
+    expected[:, LARGE] = claims[LARGE] / usual
     np.testing.assert_allclose(beyond(tracked(GRAPH, gradients), gradients), expected, atol=1e-9)
 
 
-def test_two_of_five_kin_cannot_make_the_others_look_as_if_they_claimed_too_much():
+@pytest.mark.parametrize(("silent", "framed"), [([2, 4], False), ([2, 4, 6], True), ([0, 2, 4], False)])
+def test_only_most_of_a_group_can_make_the_others_look_as_if_they_claimed_too_much(silent, framed):
+    """With client 0 they are six, of which three are no majority; to who is kin itself none can."""
     gradients = unequal()
-    gradients[1:, [2, 4]] *= 0.01
-    assert (beyond(tracked(GRAPH, gradients), gradients)[:, [6, 7, 8]] < 1.2).all()
-    gradients[1:, 6] *= 0.01
-    assert (beyond(tracked(GRAPH, gradients), gradients)[:, [7, 8]] > 10).all()
+    if 0 in silent:
+        gradients[:, 0] = 35 * gradients[:, 7] / SIZES[7]
+    gradients[1:, silent] *= 0.01
+    found = beyond(tracked(GRAPH, gradients), gradients)
+    assert ((found[1, [7, 8]] > 10) == framed).all()
+    assert (found[[7, 8]] < 1.2).all()
 
 
 def test_who_was_cut_is_no_measure_and_two_are_not_enough():
@@ -119,9 +150,18 @@ def test_who_was_cut_is_no_measure_and_two_are_not_enough():
     gradients[-1, [2, 4]] *= 10
     kept = torch.ones(10, 10, dtype=torch.bool)
     kept[:, [2, 4]] = False
-    assert (beyond(tracked(GRAPH, gradients), gradients, kept)[:, [2, 4]] > 8).all()
+    assert (beyond(tracked(GRAPH, gradients), gradients, kept)[SMALL][:, [2, 4]] > 8).all()
     kept[:, 6] = False
-    assert (beyond(tracked(GRAPH, gradients), gradients, kept) == 0).all()
+    assert (beyond(tracked(GRAPH, gradients), gradients, kept)[SMALL] == 0).all()
+
+
+def test_a_gradient_that_is_no_number_accuses_nobody():
+    gradients = unequal()
+    messages = tracked(GRAPH, gradients)
+    gradients[-1, 0] = np.nan
+    found = beyond(messages, gradients)
+    assert (found[0] == 0).all()
+    assert found.isfinite().all()
 
 
 def test_gradients_of_kin_are_as_long_as_ones_own_in_the_first_rounds():

@@ -24,7 +24,7 @@ from purifl.neighbourhood import Neighbourhood, gram
 from purifl.state import State
 
 ENOUGH = 4  # neighbours, to call one of them an outlier
-LONG = 4.0  # medians of ‖γ⁰‖ beyond which a neighbour is no client of about the others' size
+LONG = 4.0  # times as long as another message, or as the median, is no longer about as long
 ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the others, under the other against them
 
 

@@ -226,7 +226,7 @@ class Persistence(Detector):
             "rounds": torch.zeros((), dtype=torch.int64),
             **beginnings.remember(hood),
             **waves.remember(hood, sizes, theirs),
-            **kin.remember(hood),
+            **kin.remember(hood, sizes, theirs),
             **discord.remember(hood, beginnings.ENOUGH),
         }
 
@@ -244,6 +244,7 @@ class Persistence(Detector):
         if not state["rounds"]:
             beginnings.note(state, hood, gamma, lengths, now)
             kin.note(state, hood, gamma, lengths, now)
+        kin.leave(state, (now == 0) & hood.to_others)
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
