@@ -61,6 +61,24 @@ def test_of_fewer_than_five_none_could_be_called_an_outlier():
     assert (groups(messages) == -1).all()
 
 
+def test_who_is_missed_at_first_does_not_make_enough_of_too_few():
+    messages = tracked(GRAPH, unequal(1))
+    messages[0, 4] = np.random.default_rng(3).normal(size=50)
+    messages[0, 0] = messages[0, 2]  # to client 2, that is who was missed
+    found = groups(messages)
+    assert (found[2] == -1).all()
+    assert (found[1, [0, 2, 6, 7, 8]] >= 0).all()
+
+
+def test_a_small_group_counts_for_those_in_it():
+    """Five of twelve, who know by their own gradients what to expect."""
+    gradients = unequal(1)
+    gradients = np.concatenate([gradients, np.random.default_rng(5).normal(size=(1, 2, 50))], axis=1)
+    found = begun(gradients, nx.complete_graph(12))[1]["kin"].view(12, 12)
+    assert (found[LARGE][:, LARGE] >= 0).all()
+    assert (found[[*SMALL, 10, 11]] == -1).all()
+
+
 @pytest.mark.parametrize("graph", [nx.star_graph(9), nx.cycle_graph(10), nx.complete_multipartite_graph(4, 6)])
 def test_only_with_as_many_neighbours_at_both_ends_does_anybody_claim_a_gradient(graph):
     _, state = begun(np.ones((1, 10, 50)) + 0.01 * np.random.default_rng(0).normal(size=(1, 10, 50)), graph)
@@ -119,7 +137,22 @@ def beyond(messages, gradients, kept=None):
     state["sum"] = torch.tensor(messages.sum(0))
     kept = everyone(hood) if kept is None else kept.flatten()
     distance = hood.exact_distances(state["sum"])
-    return kin.beyond_kin(state, hood, distance, torch.tensor(gradients[-1]), kept).view(10, 10)
+    return kin.beyond_kin(state, hood, distance, torch.tensor(gradients[-1]), kept, torch.ones(100)).view(10, 10)
+
+
+def test_nothing_is_taken_for_granted_that_could_be_too_much():
+    """Where no angle could make it too much nobody needs to know the angle."""
+    gradients = unequal()
+    messages = tracked(GRAPH, gradients)
+    hood, state = begun(messages)
+    state["sum"] = torch.tensor(messages.sum(0))
+    distance, own = hood.exact_distances(state["sum"]), torch.tensor(gradients[-1])
+
+    def found(counts):
+        return kin.beyond_kin(state, hood, distance, own, everyone(hood), torch.full_like(distance, counts))
+
+    assert found(0.9).max() > 0.9
+    assert (found(1e-3) == 0).all()
 
 
 def test_the_gradient_claimed_is_the_one_that_honest_messages_are_of():
@@ -155,12 +188,14 @@ def test_who_was_cut_is_no_measure_and_two_are_not_enough():
     assert (beyond(tracked(GRAPH, gradients), gradients, kept)[SMALL] == 0).all()
 
 
-def test_a_gradient_that_is_no_number_accuses_nobody():
+def test_a_gradient_that_is_no_number_accuses_nobody_nor_does_one_without_end():
     gradients = unequal()
     messages = tracked(GRAPH, gradients)
     gradients[-1, 0] = np.nan
+    messages[-1, 2] = 1e200
     found = beyond(messages, gradients)
     assert (found[0] == 0).all()
+    assert (found[:, 2] == 0).all()  # that is a push
     assert found.isfinite().all()
 
 

@@ -256,8 +256,9 @@ class Persistence(Detector):
         passed = waves.let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own)
         push = torch.where(heard, passed, push)
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
-        farther = torch.maximum(_apart(state, hood, distance, among), kin.beyond_kin(state, hood, distance, own, kept))
-        apart = (pushing * push).clamp(max=1) * farther
+        counts = (pushing * push).clamp(max=1)
+        beyond = kin.beyond_kin(state, hood, distance, own, kept, counts)
+        apart = counts * torch.maximum(_apart(state, hood, distance, among), beyond)
         alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
         alien = alien.nan_to_num(0, torch.inf)  # of who does not push at all
         unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)

@@ -83,28 +83,40 @@ def allowed(
     ``lengths`` (N,) are ‖γ^t‖.
     """
     first, akin = state["first"], state["akin_to_self"] & bool(state["rounds"] <= _YOUNG)
-    now = torch.maximum(own.nan_to_num(torch.inf), lengths[hood.own_cols])[hood.rows]
+    now = torch.maximum(own, lengths[hood.own_cols])[hood.rows]
     in_proportion = (first[hood.cols] / first[hood.listeners] * now).nan_to_num(torch.inf)
     theirs = torch.where(akin, torch.minimum(theirs, in_proportion), theirs)
     return theirs, torch.where(akin | state["far_smaller"], torch.minimum(ours, theirs), ours)
 
 
-def beyond_kin(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor, kept: Tensor) -> Tensor:
+def beyond_kin(
+    state: State, hood: Neighbourhood, distance: Tensor, own: Tensor, kept: Tensor, counts: Tensor
+) -> Tensor:
     """(E,) c_ij / median_k c_ik over the kin k of j that i listens to, c_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖; 0 without kin.
 
     Of an even number the median is the higher of the two in the middle. To a client that is kin itself it is no less
     than c_ii = ‖g_i‖ / ‖γ_i⁰‖, so that nobody can make its kin look to it as if they claimed too much. ``distance``
-    (E,) is ‖E_ij‖, ``own`` (R, d) are the rows' gradients g_i.
+    (E,) is ‖E_ij‖, ``own`` (R, d) are the rows' gradients g_i. Where it could not be over 1, counted ``counts`` (E,)
+    times, whatever the angle between E_ij and g_i, it may be 0 as well.
     """
     if not state["any_kin"]:
         return torch.zeros_like(distance)
+    lengths: Tensor = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)[hood.rows]
+    most = _over_medians(state, hood, kept, distance + lengths, (distance - lengths).abs())
+    if most.device.type == "cpu" and not (counts * most > 1).any():  # to ask a GPU, the host would wait for it
+        return torch.zeros_like(distance)
     products = hood.products(own, state["sum"])
     along = products - products[hood.own][hood.rows]
-    lengths: Tensor = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)[hood.rows]
-    claimed: Tensor = (distance**2 + 2 * along + lengths**2).clamp(min=0).sqrt() / state["first"][hood.cols]
-    usual = _medians(claimed, kept & (state["kin"] >= 0), state["kin"])
-    ours = claimed[hood.own][hood.rows].masked_fill(state["kin"] != state["kin"][hood.own][hood.rows], 0)
-    return (claimed / torch.maximum(usual, ours)).nan_to_num(0, 0)
+    claimed = (distance**2 + 2 * along + lengths**2).clamp(min=0).sqrt()
+    return _over_medians(state, hood, kept, claimed, claimed).nan_to_num(0, 0)
+
+
+def _over_medians(state: State, hood: Neighbourhood, kept: Tensor, claimed: Tensor, least: Tensor) -> Tensor:
+    """(E,) c_ij / median_k c_ik, above by the lengths ``claimed`` (E,), below by those claimed at ``least`` (E,)."""
+    first, kin = state["first"][hood.cols], state["kin"]
+    least = least / first
+    ours = least[hood.own][hood.rows].masked_fill(kin != kin[hood.own][hood.rows], 0)
+    return claimed.div(first) / torch.maximum(_medians(least, kept & (kin >= 0), kin), ours)
 
 
 def _medians(values: Tensor, among: Tensor, groups: Tensor) -> Tensor:
