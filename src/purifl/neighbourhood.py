@@ -213,8 +213,7 @@ class Neighbourhood:
         """⟨x_i, x_j⟩ in float64: (N, d) gives (E,)."""
         if self._by_products(x):
             return self._products(x)[0].flatten()[self._products_at]
-        parts = chunks(len(self.rows), x.shape[1])
-        return torch.cat([(x[self.cols[e]].double() * x[self.listeners[e]]).sum(1) for e in parts])
+        return pair_products(x, self.listeners, x, self.cols)
 
     def products(self, x: Tensor, y: Tensor) -> Tensor:
         """⟨x_i, y_j⟩ in float64: (R, d) and (N, d) give (E,)."""

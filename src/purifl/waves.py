@@ -52,11 +52,9 @@ def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
 
 
 def beyond_less(state: State, hood: Neighbourhood, distance: Tensor, sums: Tensor) -> Tensor:
-    """(E,) ‖S_j − S_i‖, over slow edges as far as it is more than *less of the same*: ‖S_j − c S_i‖.
+    """(E,) ‖S_j − S_i‖, over slow edges as far as it is more than *less of the same*.
 
-    c = min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by no more messages than it can be
-    where differences level out, t (1 − c) ≤ 2 max(m_i, m_j). From the ``distance`` (E,) between all ``sums`` S and
-    their lengths (N,).
+    From the ``distance`` (E,) between all S and the lengths of these, ``sums`` (N,).
     """
     if not state["slow"].any():
         return distance
