@@ -98,10 +98,11 @@ class Rows:
         gone = self.defense.suspects(self.hood, trust)
         held = (cut if missed is None else cut | missed) & ~gone
         out, patience = held | gone, self.defense.patience(self.defense_state, self.hood, cut)
+        counted = self.defense.scored(self.defense_state, self.hood, scores, ~out)
         if surely_none(out):
-            new = lower_trust(self.hood, trust, scores, patience=patience)
+            new = lower_trust(self.hood, trust, counted, patience=patience)
         else:
-            new = self._shared(trust, scores, held, ~out, patience)
+            new = self._shared(trust, counted, held, ~out, patience)
         fallen = self.defense.suspects(self.hood, new)
         if marked is not None:
             fallen |= marked & (scores <= self.defense.threshold) & ~held

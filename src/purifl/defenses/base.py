@@ -158,6 +158,10 @@ class Defense(Component):
         """
         return None
 
+    def scored(self, state: State, hood: Neighbourhood, scores: Tensor, judged: Tensor) -> Tensor:
+        """(E,) the scores that trust is made of, where cuts last; ``judged`` (E,) are the edges among which it goes."""
+        return scores
+
     def suspects(self, hood: Neighbourhood, trust: Tensor) -> Tensor:
         """(E,) sgn(w_ij) = 0: neighbours whose trust has fallen to the threshold."""
         return (trust <= self.limit(hood)) & hood.to_others

@@ -176,6 +176,11 @@ class GPD(Recording):
     Nothing stays, either, of those *struck*: who began against the others and against the client itself, and are cut
     for their first or second message. Training has hardly undone any of it, so all of o_i is taken back with the cut.
 
+    Those who were cut have also had weight that others would have had without them. Where differences take rounds to
+    level out that is a delay, and it is made up for: a *hub*, which has more neighbours than any of them has, owes all
+    the weight that it ever gave to who is cut, and pays with its own. While it owes anything its score of itself counts
+    as 0, so that w_ii goes to the others, and what w_ii is short of an equal share is paid.
+
     Algorithm 2's patience has to be earned. What a neighbour's trust so far counts against this round's score is
 
         n_ij = min(1, t_ij / 8), or 1 where i has cut somebody or is cut,
@@ -222,7 +227,16 @@ class GPD(Recording):
         state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
         zeros = {name: torch.zeros_like(state["sum"]) for name in (_OF_MODEL if self.traced else ())}
         counts = {name: none.clone() for name in ("cuts", "clean", "judged")}
-        return state | counts | {"struck": torch.zeros_like(hood.to_self)} | zeros
+        given = {"given": torch.zeros_like(first.trust, dtype=torch.float64), "hub": _hubs(hood, first.trust)}
+        owed = {"owed": torch.zeros_like(given["hub"], dtype=torch.float64)}
+        return state | counts | given | owed | {"struck": torch.zeros_like(hood.to_self)} | zeros
+
+    def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
+        """As with any records; a hub owes all the weight that those had who are cut."""
+        cut = super().cut(state, hood, trust, heard)
+        state["owed"] += hood.sums(torch.where(cut, state["given"], 0)) * state["hub"]
+        state["given"].masked_fill_(cut, 0)
+        return cut
 
     def mix(self, state: State, turn: Turn) -> Tensor:
         """θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4, or + λ o_i where somebody was struck."""
@@ -249,22 +263,39 @@ class GPD(Recording):
             _bound(state, rows_of(hood, others), self.keep)
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
-        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and s_ij go on."""
+        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and s_ij go on, and so does what is given and owed."""
         gamma = super().track(state, turn, gradient, previous)
+        self._pay(state, turn)
         if self.traced:
             self.kept_as(turn.hood, _vector(gamma)).trace(state)
             for some in chunks(*previous.shape):
                 state["path"][some] += previous[some].abs()
         return gamma
 
+    def _pay(self, state: State, turn: Turn) -> None:
+        """Weight is given, and what w_ii is short of an equal share among those kept is paid of what is owed."""
+        hood, weights = turn.hood, turn.weights.double()
+        state["given"] += weights.masked_fill(turn.cut | hood.to_self, 0)
+        equal = 1 / hood.sums((turn.kept | hood.to_self).double())
+        state["owed"].sub_((equal - weights[hood.own]).clamp(min=0)).clamp_(min=0)
+
+    def scored(self, state: State, hood: Neighbourhood, scores: Tensor, judged: Tensor) -> Tensor:
+        """s_ii = 0 where i owes weight and there is somebody consistent to give it to."""
+        worthy = judged & hood.to_others & (scores >= _CONSISTENT)
+        paying = (state["owed"] > 0) & (hood.sums(worthy.double()) > 0)
+        return scores.masked_fill(hood.to_self & paying[hood.rows], 0)
+
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
         """d_ij = 0 on the edges, which have left s_ij behind as if they were cut: nobody escapes by beginning anew."""
         self.leave_behind(state, hood, edges)
         super().forget(state, hood, edges)
+        state["given"].masked_fill_(edges, 0)
 
     def restart(self, state: State, hood: Neighbourhood) -> None:
-        """d_ij = p_i = k_i = o_i = 0; who is cut stays so."""
+        """d_ij = p_i = k_i = o_i = 0, and nothing is owed; who is cut stays so."""
         super().forget(state, hood, hood.to_others)
+        state["given"].zero_()
+        state["owed"].zero_()
         for name in _OF_MODEL if self.traced else ():
             state[name].zero_()
 
@@ -301,6 +332,12 @@ class GPD(Recording):
         trust = trust.masked_fill(self.suspects(hood, trust), 0)
         state["cuts"] = state["cuts"] + ((before > 0) & (trust <= 0))
         return trust
+
+
+def _hubs(hood: Neighbourhood, first: Tensor) -> Tensor:
+    """(R,) who has more neighbours than any neighbour of its own; ``first`` (E,) is 1/m_j, as j says."""
+    theirs = (1 / first.double().clamp(min=1e-9)).round().masked_fill(hood.to_self, 0)
+    return hood.size > hood.maxima(theirs)
 
 
 def _bound(state: State, rows: Tensor, keep: float) -> None:
