@@ -1,6 +1,7 @@
 """GPD against a loop written from the paper, against gradient tracking, and against closed forms."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -595,3 +596,26 @@ def test_probation_is_served_by_rounds_in_a_row_with_half_a_score(scores, heard)
         scored(fed, {(0, 3): score})
     trust = fed.trust[(fed.hood.rows == 0) & (fed.hood.cols == 3)].item()
     assert trust == pytest.approx(1 / 11 if heard else 0)
+
+
+def test_a_hub_pays_its_neighbours_the_weight_that_those_had_who_are_cut():
+    hood = neighbourhood(nx.star_graph(4), range(5), range(5))
+    gpd, zeros = GPD(), torch.zeros(5, 3)
+    heard = Heard(zeros, zeros, (1 / hood.size.float())[hood.cols], torch.ones_like(hood.to_self))
+    state = gpd.begin(hood, heard)
+    assert state["hub"].tolist() == [True, False, False, False, False]
+    trust, to_four = hood.uniform.float(), (hood.rows == 0) & (hood.cols == 4)
+    weights = torch.full_like(trust, 0.2)
+    turn = Turn(0, hood, heard, torch.zeros_like(to_four), ~torch.zeros_like(to_four), weights, 0.1, lambda x: x)
+    gpd.track(state, turn, zeros, zeros)
+    cut = gpd.cut(state, hood, trust.masked_fill(to_four, 0), heard)
+    assert cut.equal(to_four)
+    assert state["owed"].tolist() == pytest.approx([0.2, 0, 0, 0, 0])
+    ones = torch.ones_like(trust)
+    assert (gpd.scored(state, hood, ones, ~cut) == 0).equal(hood.to_self & (hood.rows == 0))
+    nobody = torch.zeros_like(cut)
+    assert gpd.scored(state, hood, ones, nobody).equal(ones)
+    given_away = torch.where(hood.to_self, 0.0, weights)
+    gpd.track(state, replace(turn, cut=cut, kept=~cut, weights=given_away), zeros, zeros)
+    assert state["owed"][0] == 0  # an equal share is 0.25, which is more than is owed
+    assert gpd.scored(state, hood, ones, ~cut).equal(ones)
