@@ -1,0 +1,270 @@
+r"""What each smaller part of `gpd` is worth: the same runs without it, one part at a time.
+
+    python benchmarks/parts.py --out docs/results/parts.csv                                # digits, two cores
+    python benchmarks/parts.py --dataset mnist --device cuda --workers 15 --out docs/results/parts.csv
+    python benchmarks/parts.py --table --out docs/results/parts.csv
+
+On digits a part is taken out in every cell that it can change anything in; on MNIST, where runs are dear, in those that
+it is there for. Rows are appended as runs end, and runs whose rows are there are left out.
+
+The table has, for each part, how many runs change by more than half a point, the mean change without it and the two
+cells that lose most by it, in points of test accuracy over the seeds; and how many edges more are then missed, of those
+to attackers, and wrongly cut, of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from unittest.mock import patch
+
+import study
+import torch
+
+from purifl import beginnings, detection, discord, waves
+from purifl.defenses import gpd
+from purifl.detection import Persistence
+from purifl.errors import PuriflError
+from purifl.simulation import available
+
+LEAVES, HUB = study.STARS
+ALL = "nothing"
+FIELDS = ("without", *study.KEY, *study.FOUND)
+IDENTITY = ("without", *study.KEY)
+
+
+def cell(topology: str, partition: str, attack: str, level: float = 1.0) -> dict[str, Any]:
+    return {"topology": topology, "partition": partition, "attack": attack, "level": level}
+
+
+COMPLETE = {
+    "honest-q": cell("complete", "quantity-dir", "none"),
+    "honest-n": cell("complete", "non-overlap", "none"),
+    "backdoor-l": cell("complete", "label-dir", "backdoor-9"),
+    "backdoor-q": cell("complete", "quantity-dir", "backdoor-9"),
+    "backdoor-n": cell("complete", "non-overlap", "backdoor-9"),
+    "lie-q": cell("complete", "quantity-dir", "lie"),
+    "lie-n": cell("complete", "non-overlap", "lie"),
+    "weak-i": cell("complete", "iid", "lie", 0.2),
+    "weak-q": cell("complete", "quantity-dir", "lie", 0.2),
+    "fang-l": cell("complete", "label-dir", "fang"),
+    "fang-n": cell("complete", "non-overlap", "fang"),
+    "dissensus-l": cell("complete", "label-dir", "dissensus"),
+    "dissensus-q": cell("complete", "quantity-dir", "dissensus"),
+    "stealth-n": cell("complete", "non-overlap", "stealth"),
+    "on-off-l": cell("complete", "label-dir", "on-off"),
+    "equivocate-i": cell("complete", "iid", "equivocate"),
+}
+STARS = {
+    "star-honest-q": cell("star", "quantity-dir", "none"),
+    "star-honest-l": cell("star", "label-dir", "none"),
+    "leaves-backdoor-l": cell(LEAVES, "label-dir", "backdoor-9"),
+    "leaves-lie-l": cell(LEAVES, "label-dir", "lie"),
+    "hub-lie-l": cell(HUB, "label-dir", "lie"),
+    "hub-fang-i": cell(HUB, "iid", "fang"),
+}
+CHAINS = {
+    "ring-honest-q": cell("ring", "quantity-dir", "none"),
+    "line-honest-q": cell("line", "quantity-dir", "none"),
+    "grid-honest-q": cell("grid", "quantity-dir", "none"),
+    "ring-backdoor-l": cell("ring", "label-dir", "backdoor-9"),
+    "grid-lie-l": cell("grid", "label-dir", "lie"),
+    "line-lie-l": cell("line", "label-dir", "lie"),
+    "ring-fang-i": cell("ring", "iid", "fang"),
+    "grid-noise-l": cell("grid", "label-dir", "gaussian"),
+    "grid-on-off-l": cell("grid", "label-dir", "on-off"),
+}
+CELLS = COMPLETE | STARS | CHAINS
+MANY, SPARSE = (*COMPLETE, *STARS), (*STARS, *CHAINS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to leave out: what to put in its place, the cells that it can change, those that it is there for."""
+
+    patches: tuple[tuple[Any, str, Any], ...]
+    reach: tuple[str, ...]
+    purpose: tuple[str, ...]
+    defense: Any = "gpd"
+
+
+def _open(begin: Callable[..., Any]) -> Callable[..., Any]:
+    def begun(self: Any, hood: Any, first: Any) -> Any:
+        state = begin(self, hood, first)
+        return state | {"openness": torch.ones_like(state["openness"])}
+
+    return begun
+
+
+def _impatient(self: Any, state: Any, hood: Any, cut: Any) -> Any:
+    return ((state["judged"] + 1) / gpd._EARNED).clamp(max=1)
+
+
+def _any_size(hood: Any, lengths: Any, distance: Any, agreement: Any) -> Any:
+    return ((hood.size > beginnings.ENOUGH)[hood.rows] & (distance > 0)).double()
+
+
+PARTS = {
+    "unusual": Part(((detection, "_UNUSUAL", 1.0),), MANY, ("backdoor-n", "honest-n", "stealth-n")),
+    "apart": Part(
+        ((detection, "_apart", lambda state, hood, distance, among: torch.zeros_like(distance)),),
+        MANY, ("fang-l", "fang-n", "dissensus-l", "stealth-n"),
+    ),
+    "alike": Part(((beginnings, "_alike", _any_size),), MANY, ("honest-q", "backdoor-q", "dissensus-q")),
+    "openness": Part(
+        ((Persistence, "begin", _open(Persistence.begin)),), SPARSE, ("star-honest-l", "leaves-lie-l", "line-honest-q")
+    ),
+    "share heard": Part(
+        ((detection, "_share_heard", lambda hood, cut: torch.ones_like(cut, dtype=torch.float64)),),
+        (*CELLS,), ("backdoor-l", "backdoor-n", "leaves-lie-l"),
+    ),
+    "who passes on": Part(
+        ((detection, "_SHIELDED", 0.0),), (*CELLS,), ("grid-lie-l", "ring-backdoor-l", "dissensus-l")
+    ),
+    "earned patience": Part(((gpd, "_EARNED", 1e-9),), (*CELLS,), ("backdoor-n", "lie-n", "fang-l")),
+    "patience after a cut": Part(((gpd.GPD, "patience", _impatient),), (*CELLS,), ("dissensus-l", "dissensus-q")),
+    "marked": Part(
+        ((Persistence, "marked", lambda self, state: torch.zeros_like(state["against"])),), MANY, ("fang-n", "fang-l")
+    ),
+    "struck": Part(((Persistence, "opposed", lambda self, state: None),), MANY, ("fang-n", "fang-l")),
+    "by quarters": Part(((gpd, "_SHARE", 1.0),), (*CELLS,), ("dissensus-l", "backdoor-n", "lie-n")),
+    "keep": Part((), (*CELLS,), ("backdoor-n", "lie-n"), {"name": "gpd", "keep": None}),
+    "probation": Part((), (*CELLS,), ("honest-n", "dissensus-q"), {"name": "gpd", "probation": 1000}),
+    "less of the same": Part(
+        ((waves, "beyond_less", lambda state, hood, distance, sums: distance),),
+        SPARSE, ("star-honest-q", "grid-honest-q", "ring-backdoor-l"),
+    ),
+    "waves": Part(
+        ((waves, "let_pass", lambda push, *rest: push),), SPARSE, ("ring-honest-q", "line-honest-q", "grid-honest-q")
+    ),
+    "clearly": Part(((waves, "_CLEARLY", torch.inf),), SPARSE, ("ring-honest-q", "grid-honest-q")),
+    "half over slow edges": Part(((detection, "_SLOWLY", 4.0),), (*STARS,), ("star-honest-l", "leaves-backdoor-l")),
+    "discord": Part(
+        ((discord, "discord", lambda state, hood, distance, lengths, kept: torch.zeros_like(distance)),),
+        SPARSE, ("ring-fang-i", "grid-noise-l"),
+    ),
+    "akin for good": Part(((discord, "_AKIN", 2.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
+    "fading": Part(((discord, "_FADING", 1.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
+    "an only neighbour": Part(
+        ((detection, "_unexcused", lambda hood, scale, first: scale[hood.listeners]),), SPARSE, ("hub-lie-l",)
+    ),
+    "a hub makes up": Part(
+        ((gpd, "_hubs", lambda hood, first: torch.zeros_like(hood.size, dtype=torch.bool)),),
+        (*STARS,), ("leaves-backdoor-l", "leaves-lie-l"),
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """`gpd` with a part left out."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in PARTS[name].patches if name != ALL else ():
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield
+
+
+def measured(settings: dict[str, Any], device: str) -> dict[str, Any]:
+    """One run, as a row."""
+    name = settings["without"]
+    torch.set_num_threads(1)
+    with without(name):
+        row = study.job(settings | {"defense": PARTS[name].defense if name != ALL else "gpd"}, device)
+    return row | {"defense": "gpd"}
+
+
+def wanted(dataset: str, seeds: int) -> list[dict[str, Any]]:
+    """All runs on a data set."""
+    dear = dataset != "digits"
+    chosen = {name: part.purpose if dear else part.reach for name, part in PARTS.items()}
+    touched = dict.fromkeys(each for cells in chosen.values() for each in cells)
+    return [
+        study.USUAL | CELLS[each] | {"dataset": dataset, "part": each, "seed": seed, "without": name}
+        for seed in range(seeds)
+        for name, cells in ({ALL: tuple(touched)} | chosen).items()
+        for each in cells
+    ]
+
+
+def measure(args: argparse.Namespace) -> None:
+    """The runs that have no row yet."""
+    known = {tuple(row[key] for key in IDENTITY) for row in read(args.out)}
+    jobs = [each for each in wanted(args.dataset, args.seeds) if tuple(str(each[k]) for k in IDENTITY) not in known]
+    for each in jobs:
+        study.experiment(each, args.device)
+    new = not args.out.exists()
+    with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        writer = csv.DictWriter(out, FIELDS)
+        if new:
+            writer.writeheader()
+        for done, future in enumerate(as_completed([pool.submit(measured, each, args.device) for each in jobs]), 1):
+            writer.writerow(future.result())
+            out.flush()
+            print(f"{done}/{len(jobs)}", file=sys.stderr, flush=True)
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """A line for each part, its cells compared seed by seed with those of all parts."""
+    runs = {tuple(row[key] for key in IDENTITY): row for row in rows}
+    lines = [["without", "runs", "changed", "mean", "most", "next", "missed", "wrongly cut"], ["---"] * 8]
+    for name in PARTS:
+        changes: dict[str, list[float]] = defaultdict(list)
+        missed = alarms = 0
+        for key, row in runs.items():
+            if row["without"] != name or (ALL, *key[1:]) not in runs:
+                continue
+            whole = runs[ALL, *key[1:]]
+            changes[row["part"]].append(100 * (float(row["test_accuracy"]) - float(whole["test_accuracy"])))
+            missed += int(row["missed_edges"]) - int(whole["missed_edges"])
+            alarms += int(row["false_alarm_edges"]) - int(whole["false_alarm_edges"])
+        if not changes:
+            continue
+        all_changes = [change for each in changes.values() for change in each]
+        least = sorted((fmean(each), cell) for cell, each in changes.items())[:2]
+        worst = [f"{change:+.1f} {cell}".replace("-", "−", 1) if change < 0 else "–" for change, cell in least]
+        lines.append([
+            name, str(len(all_changes)), str(sum(abs(change) > 0.5 for change in all_changes)),
+            f"{fmean(all_changes):+.2f}", *worst, *["–"] * (2 - len(worst)), f"{missed:+d}", f"{alarms:+d}",
+        ])  # fmt: skip
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows so far."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="only show what is in the file")
+    args = parser.parse_args()
+    try:
+        if not args.table:
+            available(args.device)
+            measure(args)
+        for dataset in dict.fromkeys(row["dataset"] for row in read(args.out)):
+            print(f"\n{dataset}\n\n{table([row for row in read(args.out) if row['dataset'] == dataset])}")
+    except (PuriflError, OSError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
