@@ -31,7 +31,7 @@ from unittest.mock import patch
 import study
 import torch
 
-from purifl import beginnings, detection, discord, waves
+from purifl import beginnings, detection, discord, kin, waves
 from purifl.defenses import gpd
 from purifl.detection import Persistence
 from purifl.errors import PuriflError
@@ -41,6 +41,7 @@ LEAVES, HUB = study.STARS
 ALL = "nothing"
 FIELDS = ("without", *study.KEY, *study.FOUND)
 IDENTITY = ("without", *study.KEY)
+EDGES = ("missed_edges", "false_alarm_edges")
 
 
 def cell(topology: str, partition: str, attack: str, level: float = 1.0) -> dict[str, Any]:
@@ -98,6 +99,27 @@ class Part:
     defense: Any = "gpd"
 
 
+def _without_mark(note: Callable[..., None], mark: str) -> Callable[..., None]:
+    def noted(state: Any, *rest: Any) -> None:
+        note(state, *rest)
+        state[mark].zero_()
+
+    return noted
+
+
+def _without_own_gradient(push: Callable[..., Any], allowed: Callable[..., Any]) -> Callable[..., Any]:
+    """Kin go by it as before."""
+
+    def pushed(state: Any, hood: Any, distance: Any, own: Any, lengths: Any) -> Any:
+        def told(state: Any, hood: Any, theirs: Any, ours: Any, _: Any, lengths: Any) -> Any:
+            return allowed(state, hood, theirs, ours, own, lengths)
+
+        with patch.object(kin, "allowed", told):
+            return push(state, hood, distance, torch.zeros_like(own), lengths)
+
+    return pushed
+
+
 def _open(begin: Callable[..., Any]) -> Callable[..., Any]:
     def begun(self: Any, hood: Any, first: Any) -> Any:
         state = begin(self, hood, first)
@@ -121,11 +143,18 @@ PARTS = {
         MANY, ("fang-l", "fang-n", "dissensus-l", "stealth-n"),
     ),
     "alike": Part(((beginnings, "_alike", _any_size),), MANY, ("honest-q", "backdoor-q", "dissensus-q")),
+    "slack of large clients": Part(
+        ((beginnings, "note", _without_mark(beginnings.note, "large")),), MANY, ("honest-q", "backdoor-q", "lie-q")
+    ),
+    "own gradient": Part(
+        ((detection, "_push", _without_own_gradient(detection._push, kin.allowed)),),
+        (*CELLS,), ("backdoor-n", "stealth-n", "dissensus-l"),
+    ),
     "openness": Part(
         ((Persistence, "begin", _open(Persistence.begin)),), SPARSE, ("star-honest-l", "leaves-lie-l", "line-honest-q")
     ),
     "share heard": Part(
-        ((detection, "_share_heard", lambda hood, cut: torch.ones_like(cut, dtype=torch.float64)),),
+        ((detection, "_levelled", lambda hood, distance, cut: distance),),
         (*CELLS,), ("backdoor-l", "backdoor-n", "leaves-lie-l"),
     ),
     "who passes on": Part(
@@ -140,6 +169,14 @@ PARTS = {
     "by quarters": Part(((gpd, "_SHARE", 1.0),), (*CELLS,), ("dissensus-l", "backdoor-n", "lie-n")),
     "keep": Part((), (*CELLS,), ("backdoor-n", "lie-n"), {"name": "gpd", "keep": None}),
     "probation": Part((), (*CELLS,), ("honest-n", "dissensus-q"), {"name": "gpd", "probation": 1000}),
+    "claims of kin": Part(
+        ((kin, "beyond_kin", lambda state, hood, distance, own, kept, counts: torch.zeros_like(distance)),),
+        (*COMPLETE,), ("weak-i", "weak-q"),
+    ),
+    "young kin": Part(((kin, "_YOUNG", 0),), (*COMPLETE,), ("weak-i", "weak-q")),
+    "far smaller": Part(
+        ((kin, "note", _without_mark(kin.note, "far_smaller")),), (*COMPLETE,), ("weak-q", "backdoor-q")
+    ),
     "less of the same": Part(
         ((waves, "beyond_less", lambda state, hood, distance, sums: distance),),
         SPARSE, ("star-honest-q", "grid-honest-q", "ring-backdoor-l"),
@@ -153,7 +190,7 @@ PARTS = {
         ((discord, "discord", lambda state, hood, distance, lengths, kept: torch.zeros_like(distance)),),
         SPARSE, ("ring-fang-i", "grid-noise-l"),
     ),
-    "akin for good": Part(((discord, "_AKIN", 2.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
+    "akin for good": Part(((discord, "AKIN", 2.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
     "fading": Part(((discord, "_FADING", 1.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
     "an only neighbour": Part(
         ((detection, "_unexcused", lambda hood, scale, first: scale[hood.listeners]),), SPARSE, ("hub-lie-l",)
@@ -202,6 +239,7 @@ def measure(args: argparse.Namespace) -> None:
     jobs = [each for each in wanted(args.dataset, args.seeds) if tuple(str(each[k]) for k in IDENTITY) not in known]
     for each in jobs:
         study.experiment(each, args.device)
+    available(args.device)
     new = not args.out.exists()
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         writer = csv.DictWriter(out, FIELDS)
@@ -214,29 +252,31 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """A line for each part, its cells compared seed by seed with those of all parts."""
-    runs = {tuple(row[key] for key in IDENTITY): row for row in rows}
+    """A line for each part, its runs compared one by one with those of all parts."""
+    whole = {tuple(row[key] for key in study.KEY): row for row in rows if row["without"] == ALL}
     lines = [["without", "runs", "changed", "mean", "most", "next", "missed", "wrongly cut"], ["---"] * 8]
     for name in PARTS:
-        changes: dict[str, list[float]] = defaultdict(list)
-        missed = alarms = 0
-        for key, row in runs.items():
-            if row["without"] != name or (ALL, *key[1:]) not in runs:
-                continue
-            whole = runs[ALL, *key[1:]]
-            changes[row["part"]].append(100 * (float(row["test_accuracy"]) - float(whole["test_accuracy"])))
-            missed += int(row["missed_edges"]) - int(whole["missed_edges"])
-            alarms += int(row["false_alarm_edges"]) - int(whole["false_alarm_edges"])
-        if not changes:
-            continue
-        all_changes = [change for each in changes.values() for change in each]
-        least = sorted((fmean(each), cell) for cell, each in changes.items())[:2]
-        worst = [f"{change:+.1f} {cell}".replace("-", "−", 1) if change < 0 else "–" for change, cell in least]
-        lines.append([
-            name, str(len(all_changes)), str(sum(abs(change) > 0.5 for change in all_changes)),
-            f"{fmean(all_changes):+.2f}", *worst, *["–"] * (2 - len(worst)), f"{missed:+d}", f"{alarms:+d}",
-        ])  # fmt: skip
+        pairs = [(row, whole.get(tuple(row[key] for key in study.KEY))) for row in rows if row["without"] == name]
+        if compared := [(row, before) for row, before in pairs if before]:
+            lines.append([name, *_worth(compared)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _worth(pairs: list[tuple[dict[str, str], dict[str, str]]]) -> list[str]:
+    """What runs without a part differ by from those with it."""
+    changes: dict[str, list[float]] = defaultdict(list)
+    for row, before in pairs:
+        changes[row["part"]].append(100 * (float(row["test_accuracy"]) - float(before["test_accuracy"])))
+    all_changes = [change for each in changes.values() for change in each]
+    means = sorted((fmean(each), cell) for cell, each in changes.items())
+    least = [f"{_signed(change)} {cell}" for change, cell in means[:2] if change <= -0.05] + ["–", "–"]
+    more = [sum(int(row[key]) - int(before[key]) for row, before in pairs) for key in EDGES]
+    changed = sum(abs(change) > 0.5 for change in all_changes)
+    return [str(len(pairs)), str(changed), _signed(fmean(all_changes)), *least[:2], *(_signed(n, "+d") for n in more)]
+
+
+def _signed(number: float, form: str = "+.1f") -> str:
+    return f"{number:{form}}".replace("-", "−")
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -258,7 +298,6 @@ def main() -> None:
     args = parser.parse_args()
     try:
         if not args.table:
-            available(args.device)
             measure(args)
         for dataset in dict.fromkeys(row["dataset"] for row in read(args.out)):
             print(f"\n{dataset}\n\n{table([row for row in read(args.out) if row['dataset'] == dataset])}")

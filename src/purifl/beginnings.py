@@ -9,11 +9,13 @@ Of two clients the one with more data has the longer gradients and is farther fr
 
 times. More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰)
 alike_ij is 1 for a neighbour that began *against* most of the others, with an agreement under −0.1, and for one that is
-over four medians long with less than 0.1. One that began with the very message of the client itself, as those do who
-were not heard at first, has no agreement and alike_ij = 0.
+over four medians long with less than 0.1; over four medians long with more, it is *large*. One that began with the very
+message of the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the
 def remember(hood: Neighbourhood) -> State:
     """State for what :func:`note` finds: ‖γ_j⁰‖ of each column, and of each edge alike_ij and what j is."""
     none = torch.zeros_like(hood.rows, dtype=torch.float64)
-    marks = {name: torch.zeros_like(hood.to_self) for name in ("against", "opposed")}
+    marks = {name: torch.zeros_like(hood.to_self) for name in ("against", "opposed", "large")}
     return {"first": none.new_zeros(hood.columns), "alike": none} | marks
 
 
@@ -40,6 +42,7 @@ def note(state: State, hood: Neighbourhood, gamma: Tensor, lengths: Tensor, dist
     state["alike"].copy_(_alike(hood, lengths, distance, agreement))
     state["against"].copy_(agreement < AGAINST)
     state["opposed"].copy_(state["against"] & _opposed(hood, lengths, distance))
+    state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
 
 
 def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
@@ -72,13 +75,21 @@ def agreement_of(hood: Neighbourhood, gamma: Tensor, distance: Tensor) -> Tensor
     no ``distance`` (E,) from row i say nothing of their own, and are left out, with ∞ for them.
     """
     agreement = torch.full_like(hood.rows, torch.inf, dtype=torch.float64)
+    for edges, cosines in cosines_of(hood, gamma, distance > 0):
+        agreement[edges] = cosines.sort(1).values[:, (len(edges) - 1) // 2]
+    return agreement.masked_fill(hood.to_self, torch.inf)
+
+
+def cosines_of(hood: Neighbourhood, gamma: Tensor, among: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each row with enough neighbours ``among`` (E,) those that count, the edges (K,) and the cosines (K, K) of γ.
+
+    The client itself is one of them. γ is (N, d), and the cosine of a message with itself ∞.
+    """
     everyone = gram(gamma) if hood.dense else None
-    speak, bounds = hood.to_self | (distance > 0), hood.offsets.tolist()
+    speak, bounds = hood.to_self | among, hood.offsets.tolist()
     for row in (hood.sums(speak.double()) > ENOUGH).nonzero()[:, 0].tolist():
         edges = torch.arange(bounds[row], bounds[row + 1], device=gamma.device)[speak[bounds[row] : bounds[row + 1]]]
         heard = hood.cols[edges]
         table = gram(gamma[heard]) if everyone is None else everyone[heard][:, heard]
         lengths = table.diagonal().sqrt()
-        cosines = (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)
-        agreement[edges] = cosines.sort(1).values[:, (len(edges) - 1) // 2]
-    return agreement.masked_fill(hood.to_self, torch.inf)
+        yield edges, (table / lengths / lengths[:, None]).nan_to_num(0).fill_diagonal_(torch.inf)

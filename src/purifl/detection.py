@@ -20,9 +20,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl import beginnings, discord, waves
+from purifl import beginnings, discord, kin, waves
 from purifl.errors import ConfigError
-from purifl.neighbourhood import Neighbourhood
+from purifl.neighbourhood import Neighbourhood, surely_none
 from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
@@ -158,38 +158,37 @@ class Persistence(Detector):
     g_j^t − g_i^t on a complete graph and bounded on any. What is pushed in one direction grows with t. All tests are
     free of any unit, and the first asks nobody but the neighbour itself, so that it needs no majority:
 
-        push_ij    = κ_ij · P_ij · ‖ρ_i E_ij + g_i‖ / (a_j + r_i ‖γ_j⁰‖),    P_ij = ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖²
+        push_ij    = κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j),    P_ij = ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖²
         unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
         apart_ij   = min(1, 4 push_ij) · ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij
 
-    With nobody cut the *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push. In
-    the other ratio E_ij + g_i is the gradient that j *claims* to have: its own if it is honest, and if not that and all
-    that it has ever pushed. How long it may be j's messages tell, a_j⁴ = mean_τ ‖γ_j^τ‖⁴, and the client's own
-    gradient, which has faded to r_i = min(1, ‖g_i^t‖ / ‖γ_i⁰‖) of what it was: j's, which was γ_j⁰, may have faded as
-    little. r_i is 1 at most, because an attack that ruins the model makes gradients grow.
+    With nobody cut the *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the
+    other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
+    gradients. How long another's may be its messages tell; one's own is known, and may stay long where messages become
+    short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
+    attack ruins the model. To a *large* client (:mod:`~purifl.beginnings`) one's own adds nothing, and its gradient
+    could not grow at all. It is allowed as much again as its first message alone, which later ones do not lengthen, is
+    worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for
+    it: a client with one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
 
-    ρ_i is the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
-    them is 1/ρ_i times as long. It is 1 for those already cut. κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for
-    graphs through which differences level out slowly. Where either end has fewer than four neighbours the edge is
-    *slow*, and E_ij is no claim. The client's own part in it is then allowed for by its length alone,
-
-        push_ij = κ_ij · P_ij · ‖ρ_i E_ij‖ / (a_j + b_ij),    b_ij = max(a_i, r_i ‖γ_i⁰‖),
-
-    for a client with one neighbour with min(a_i, max(‖γ_i⁰‖, a_j)) in place of a_i: what an only neighbour has made of
-    one's own messages is no excuse for it.
+    κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
+    ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
+    them is 1/ρ_i times as long. It is 1 for those already cut.
 
     The other two compare neighbours with those that a client listens to, and are asked by clients with at least four,
     cut or not. ``unusual`` is for a push that gradients could explain, but that lasts longer than the others' do; it
     counts up to twice. How much these differ by themselves is allowed for by their lower quartile. It is not asked of
     those already cut, nor where alike_ij = 0. ``apart`` is for those who push in changing directions.
 
-    Three modules say what else there is to allow for, or to ask:
+    Four modules say what else there is to allow for, or to ask:
 
     - :mod:`~purifl.beginnings`: what first messages tell. alike_ij allows for more data, which take a client farther
       from everyone; those who began against most of the others are :meth:`marked`.
-    - :mod:`~purifl.waves`: what a client with much data sends passes over slow edges as a *wave*, which is no push, and
-      neither is less of the same. ``apart`` counts min(1, 2 push_ij) times there, since distances differ more by
-      themselves.
+    - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
+      ``push`` allows for, and who claims more than its kin is ``apart``.
+    - :mod:`~purifl.waves`: where either end has fewer than four neighbours the edge is *slow*. What a large client
+      sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart`` counts min(1, 2
+      push_ij) times there, since distances differ more by themselves.
     - :mod:`~purifl.discord`: clients with fewer than four neighbours compare them with themselves. The discord counts
       min(1, 4 push_ij) times.
 
@@ -228,6 +227,7 @@ class Persistence(Detector):
             "rounds": torch.zeros((), dtype=torch.int64),
             **beginnings.remember(hood),
             **waves.remember(hood, sizes, theirs),
+            **kin.remember(hood, sizes, theirs),
             **discord.remember(hood, beginnings.ENOUGH),
         }
 
@@ -244,21 +244,25 @@ class Persistence(Detector):
         (now, distance), (lengths, sums) = hood.geometry(gamma, state["sum"])
         if not state["rounds"]:
             beginnings.note(state, hood, gamma, lengths, now)
+            kin.note(state, hood, gamma, lengths, now)
+        kin.leave(state, (now == 0) & hood.to_others)
         state["rounds"] += 1
         state["fourth"] += lengths**4
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
-        share, among = _share_heard(hood, ~kept), self._among(hood, kept)
-        more = share * torch.where(kept, waves.beyond_less(state, hood, distance, sums), distance)
-        push = _push(state, hood, more, share, own)
+        levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)
+        more = _levelled(hood, torch.where(kept, waves.beyond_less(state, hood, distance, sums), distance), ~kept)
+        push = _push(state, hood, more, torch.linalg.vector_norm(own, dim=1), lengths)
         heard = kept & (now > 0)
         passed = waves.let_pass(push.masked_fill(~heard, 0), state, hood, more, gamma, lengths, own)
         push = torch.where(heard, passed, push)
         pushing = torch.where(state["slow"].to(push.device), _SLOWLY, _PUSHING)
-        apart = (pushing * push).clamp(max=1) * _apart(state, hood, distance, among)
+        counts = (pushing * push).clamp(max=1)
+        beyond = kin.beyond_kin(state, hood, distance, own, kept, counts)
+        apart = counts * torch.maximum(_apart(state, hood, distance, among), beyond)
         alien = (_PUSHING * push).clamp(max=1) * discord.discord(state, hood, now, lengths, kept)
         alien = alien.nan_to_num(0, torch.inf)  # of who does not push at all
-        unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, share * distance, among), 1)
+        unusual = push.clamp(max=1) * torch.where(kept, _unusual(state, hood, levelled, among), 1)
         suspicion = torch.maximum(torch.maximum(push, unusual), torch.maximum(apart, alien))
         if self.trusted:
             suspicion = suspicion.masked_fill(self._known(hood), 0)
@@ -287,30 +291,16 @@ class Persistence(Detector):
         return torch.isin(hood.senders, torch.tensor(self.trusted, device=hood.senders.device))
 
 
-def _push(state: State, hood: Neighbourhood, distance: Tensor, share: Tensor, own: Tensor) -> Tensor:
-    """(E,) κ_ij · P_ij · ‖ρ_i E_ij + g_i‖ / (a_j + r_i ‖γ_j⁰‖), and κ_ij · P_ij · ‖ρ_i E_ij‖ / (a_j + b_ij) if slow.
-
-    ``distance`` (E,) is ‖ρ_i E_ij‖, ``share`` (E,) ρ_i and ``own`` (R, d) g_i.
-    """
-    scale, first, slow = (state["fourth"] / state["rounds"]) ** 0.25, state["first"], state["slow"].to(own.device)
-    known = torch.minimum(torch.linalg.vector_norm(own, dim=1), first[hood.own_cols]).nan_to_num(0, 0)[hood.rows]
-    ours = torch.maximum(_unexcused(hood, scale, first), known)
-    faded = (known / first[hood.listeners] * first[hood.cols]).nan_to_num(0)
-    length = torch.where(slow, distance, _claimed(state, hood, distance, share, own))
-    allowed = scale[hood.cols] + torch.where(slow, ours, faded)
-    push = state["openness"] * (distance**2 * length) / (state["squares"] * allowed)
+def _push(state: State, hood: Neighbourhood, distance: Tensor, own: Tensor, lengths: Tensor) -> Tensor:
+    """(E,) κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j); ``own`` (R,) is ‖g_i^t‖, and ``lengths`` (N,) are ‖γ^t‖."""
+    scale = (state["fourth"] / state["rounds"]) ** 0.25
+    first, faded = state["first"], state["first"] / state["rounds"] ** 0.25
+    theirs, ours = scale[hood.cols], _unexcused(hood, scale, first)
+    theirs, ours = kin.allowed(state, hood, theirs, ours, own, lengths)
+    mine = torch.maximum(ours, torch.minimum(own, first[hood.own_cols]).nan_to_num(0, 0)[hood.rows])
+    mine = torch.maximum(mine, torch.where(state["large"], faded[hood.cols], 0))
+    push = state["openness"] * distance**3 / (state["squares"] * (theirs + mine))
     return push.nan_to_num(torch.inf).masked_fill(state["squares"] == 0, 0)
-
-
-def _claimed(state: State, hood: Neighbourhood, distance: Tensor, share: Tensor, own: Tensor) -> Tensor:
-    """(E,) ‖ρ_i E_ij + g_i‖, from the ``distance`` (E,) ‖ρ_i E_ij‖; where all edges are slow, that is enough."""
-    if bool(state["slow"].sum() == len(hood.rows) - len(hood.own)):
-        return distance
-    products = hood.products(own, state["sum"])
-    along = products - products[hood.own][hood.rows]
-    squares = torch.linalg.vector_norm(own, dim=1, dtype=torch.float64)[hood.rows] ** 2
-    claimed = (distance**2 + 2 * share * along + squares).clamp(min=0).sqrt()
-    return torch.where(claimed.isfinite(), claimed, distance)
 
 
 def _unexcused(hood: Neighbourhood, scale: Tensor, first: Tensor) -> Tensor:
@@ -333,7 +323,9 @@ def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -
     return (state["alike"] * distance / hood.medians(distance, among)[hood.rows]).nan_to_num(0, 0)
 
 
-def _share_heard(hood: Neighbourhood, cut: Tensor) -> Tensor:
-    """(E,) ρ_i; for those who are cut 1, or they would soon be heard again."""
+def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
+    """(E,) ρ_i ‖E_ij‖; those who are cut are judged without ρ_i, or they would soon be heard again."""
+    if surely_none(cut):
+        return distance
     heard = 1 - hood.sums(cut.double()) / hood.size
-    return heard[hood.rows].masked_fill(cut, 1)
+    return torch.where(cut, distance, heard[hood.rows] * distance)

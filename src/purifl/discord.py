@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from purifl.kin import AKIN
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 
-_AKIN = 0.85  # the least cosine between first messages of clients that have the same kind of data
 _OWN = 2.0  # times as long as one's own may be messages that have nothing to do with them
 _LEAST = 1.0  # times as long may be any, even against them
 _ALONG = 10.0  # times the cosine between them is how much longer they may be
@@ -51,7 +51,7 @@ def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor
     now, spoken = ((ours + theirs - distance**2) / 2, ours, theirs), distance > 0
     state["messages"] += spoken
     begins, cosine = spoken & (state["messages"] == 1), _cosine(*now)
-    state["akin"] |= begins & (cosine >= _AKIN)
+    state["akin"] |= begins & (cosine >= AKIN)
     state["grown"] |= begins & (theirs > _LONG**2 * ours) & (cosine >= _MORE)
     state["once"] |= ~kept
     for_good = state["akin"] | state["once"]

@@ -514,7 +514,7 @@ def test_knowing_that_nobody_is_cut_saves_work_and_changes_nothing(monkeypatch):
         yield steps(federation(problem(), defense=GPD()), 25).state_dict()
 
     short = list(played())
-    for module in ("purifl.rows", "purifl.defenses.gpd"):
+    for module in ("purifl.detection", "purifl.rows", "purifl.defenses.gpd"):
         monkeypatch.setattr(f"{module}.surely_none", lambda marked: False)
     for quick, full in zip(short, played(), strict=True):
         assert all(torch.equal(quick[key], full[key]) for key in full)
