@@ -9,8 +9,10 @@ Parts, of which --parts chooses some:
     bounds    what the attackers of a backdoor and an image would reach with Upper
     honest    nobody malicious, five topologies and four partitions
     weak      malicious level 0.2, four partitions
-    ratios    malicious ratios 0.4, 0.6 and 0.8, with Upper
+    ratios    malicious ratios 0.4, 0.6 and 0.8, two attacks and partitions, with Upper
+    forty     malicious ratio 0.4, what else there is of six attacks and four partitions, with Upper
     sparse    ring, line, grid, and a star with malicious leaves or hub, two attacks and partitions, with Upper
+    skewed    the same graphs and attacks, the other two partitions, with Upper
     noise     fang and gaussian, which push in changing directions, on the same sparse graphs, with the Upper of those
     adaptive  attacks that know the defence, four partitions
     star      the star with malicious leaves and label-dir, two attacks, with Upper: for more seeds than the others
@@ -57,14 +59,20 @@ FOUND = (
 
 def cells(part: str) -> list[dict[str, Any]]:
     """The settings of a part; without the attackers, all attacks are one run but for what they are tested for."""
-    some, split = ("backdoor-9", "lie"), PARTITIONS[:2]
+    some, split, rest = ("backdoor-9", "lie"), PARTITIONS[:2], PARTITIONS[2:]
+    forty, aimed = {"ratio": RATIOS[:1], "partition": PARTITIONS}, ("backdoor-1", "single-image")
+    ratios = product(ratio=RATIOS, attack=some, partition=split)
     return {
         "attacks": product(attack=ATTACKS, partition=PARTITIONS) + uppers(partition=PARTITIONS),
-        "bounds": product(attack=("backdoor-1", "single-image"), partition=PARTITIONS, defense=("upper",)),
+        "bounds": product(attack=aimed, partition=PARTITIONS, defense=("upper",)),
         "honest": product(topology=TOPOLOGIES, partition=PARTITIONS, attack=("none",)),
         "weak": product(attack=some, partition=PARTITIONS, level=(0.2,)),
-        "ratios": product(ratio=RATIOS, attack=some, partition=split) + uppers(ratio=RATIOS, partition=split),
+        "ratios": ratios + uppers(ratio=RATIOS, partition=split),
+        "forty": [each for each in product(attack=ATTACKS, **forty) if each not in ratios]
+        + product(attack=aimed, defense=("upper",), **forty)
+        + uppers(ratio=RATIOS[:1], partition=rest),
         "sparse": product(topology=SPARSE, attack=some, partition=split) + uppers(topology=SPARSE, partition=split),
+        "skewed": product(topology=SPARSE, attack=some, partition=rest) + uppers(topology=SPARSE, partition=rest),
         "noise": product(topology=SPARSE, attack=NOISE, partition=split),
         "adaptive": product(attack=ADAPTIVE, partition=PARTITIONS),
         "star": product(topology=LEAVES, attack=some, partition=split[1:])
@@ -81,7 +89,9 @@ def product(**values: Any) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-PARTS = ("attacks", "bounds", "honest", "weak", "ratios", "sparse", "noise", "adaptive", "star", "data")
+PARTS = (
+    "attacks", "bounds", "honest", "weak", "ratios", "forty", "sparse", "skewed", "noise", "adaptive", "star", "data",
+)  # fmt: skip
 USUAL = {"topology": "complete", "level": 1.0, "ratio": 0.2, "defense": "gpd"}
 
 

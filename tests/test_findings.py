@@ -38,6 +38,18 @@ def test_weak_and_adaptive_attacks_have_the_upper_of_the_others():
     assert Findings([upper("0.9"), weak]).differences(weak, ahead) == pytest.approx([-0.1])
 
 
+def test_forty_percent_attackers_are_measured_under_every_attack_once_and_have_an_upper_for_each():
+    cells = [study.USUAL | cell for part in ("ratios", "forty") for cell in study.cells(part)]
+    forty = [(c["defense"], c["attack"], c["partition"]) for c in cells if c["ratio"] == 0.4]
+    assert len(set(forty)) == len(forty)
+    assert {each for each in forty if each[0] == "gpd"} == {
+        ("gpd", attack, partition) for attack in study.ATTACKS for partition in study.PARTITIONS
+    }
+    bound = {"part": "ratios", "ratio": "0.4", "partition": "label-dir"}
+    run = row(accuracy="0.8", part="forty", ratio="0.4", partition="label-dir", attack="fang")
+    assert Findings([upper("0.9", **bound), run]).differences(run, ahead) == pytest.approx([-0.1])
+
+
 def test_the_worst_part_of_a_graph():
     sparse = {"part": "sparse", "topology": "ring"}
     run, bound = row(components="0.90 0.70", **sparse), upper("0.8", components="0.85 0.80", **sparse)
