@@ -15,14 +15,11 @@ to attackers, and wrongly cut, of the others.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -121,9 +118,11 @@ def _without_own_gradient(push: Callable[..., Any], allowed: Callable[..., Any])
 
 
 def _open(begin: Callable[..., Any]) -> Callable[..., Any]:
+    """κ_ij = 1 over slow edges; over the others it is close to that."""
+
     def begun(self: Any, hood: Any, first: Any) -> Any:
         state = begin(self, hood, first)
-        return state | {"openness": torch.ones_like(state["openness"])}
+        return state | {"openness": state["openness"].masked_fill(state["slow"].to(first.gamma.device), 1)}
 
     return begun
 
@@ -173,7 +172,7 @@ PARTS = {
         ((kin, "beyond_kin", lambda state, hood, distance, own, kept, counts: torch.zeros_like(distance)),),
         (*COMPLETE,), ("weak-i", "weak-q"),
     ),
-    "young kin": Part(((kin, "_YOUNG", 0),), (*COMPLETE,), ("weak-i", "weak-q")),
+    "own gradient for kin": Part(((kin, "_YOUNG", 0),), (*COMPLETE,), ("weak-i", "weak-q")),
     "far smaller": Part(
         ((kin, "note", _without_mark(kin.note, "far_smaller")),), (*COMPLETE,), ("weak-q", "backdoor-q")
     ),
@@ -233,22 +232,13 @@ def wanted(dataset: str, seeds: int) -> list[dict[str, Any]]:
     ]
 
 
-def measure(args: argparse.Namespace) -> None:
+def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The runs that have no row yet."""
-    known = {tuple(row[key] for key in IDENTITY) for row in read(args.out)}
-    jobs = [each for each in wanted(args.dataset, args.seeds) if tuple(str(each[k]) for k in IDENTITY) not in known]
-    for each in jobs:
-        study.experiment(each, args.device)
-    available(args.device)
-    new = not args.out.exists()
-    with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
-        writer = csv.DictWriter(out, FIELDS)
-        if new:
-            writer.writeheader()
-        for done, future in enumerate(as_completed([pool.submit(measured, each, args.device) for each in jobs]), 1):
-            writer.writerow(future.result())
-            out.flush()
-            print(f"{done}/{len(jobs)}", file=sys.stderr, flush=True)
+    known = (
+        {tuple(row[key] for key in IDENTITY) for row in study.read(args.out, FIELDS)} if args.out.exists() else set()
+    )
+    runs = wanted(args.dataset, args.seeds)
+    return [each for each in runs if tuple(str(each[key]) for key in IDENTITY) not in known]
 
 
 def table(rows: list[dict[str, str]]) -> str:
@@ -279,14 +269,6 @@ def _signed(number: float, form: str = "+.1f") -> str:
     return f"{number:{form}}".replace("-", "−")
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows so far."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="digits")
@@ -297,12 +279,17 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only show what is in the file")
     args = parser.parse_args()
     try:
-        if not args.table:
-            measure(args)
-        for dataset in dict.fromkeys(row["dataset"] for row in read(args.out)):
-            print(f"\n{dataset}\n\n{table([row for row in read(args.out) if row['dataset'] == dataset])}")
+        jobs = [] if args.table else missing(args)
+        for each in jobs:
+            study.experiment(each, args.device)
+        available(args.device)
+        failed = study.study(args, jobs, measured, FIELDS) if jobs else 0
+        rows = study.read(args.out, FIELDS)
     except (PuriflError, OSError) as error:
         parser.error(str(error))
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        print(f"\n{dataset}\n\n{table([row for row in rows if row['dataset'] == dataset])}")
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

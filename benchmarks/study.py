@@ -29,6 +29,7 @@ import csv
 import itertools
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -149,19 +150,25 @@ def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
 
 
-def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
+def study(
+    args: argparse.Namespace,
+    jobs: list[dict[str, Any]],
+    measure: Callable[[dict[str, Any], str], dict[str, Any]] | None = None,
+    fields: tuple[str, ...] = KEY + FOUND,
+) -> int:
     """Run them, a row in the file as soon as a run has ended, and say how many failed.
 
-    A run that fails stops no other, unless its process dies.
+    A run that fails stops no other, unless its process dies. ``measure`` makes a row of a setting, :func:`job` if not
+    given, with these ``fields``.
     """
     start, new = time.perf_counter(), not args.out.exists() or args.out.stat().st_size == 0
     failed = 0
     with args.out.open("a", newline="") as out, ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
-        writer = csv.DictWriter(out, KEY + FOUND)
+        writer = csv.DictWriter(out, fields)
         if new:
             writer.writeheader()
             out.flush()
-        running = {pool.submit(job, each, args.device): each for each in jobs}
+        running = {pool.submit(measure or job, each, args.device): each for each in jobs}
         for done, future in enumerate(as_completed(running), 1):
             if (error := future.exception()) is not None:
                 failed += 1
@@ -173,11 +180,11 @@ def study(args: argparse.Namespace, jobs: list[dict[str, Any]]) -> int:
     return failed
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a study."""
+def read(path: Path, fields: tuple[str, ...] = KEY + FOUND) -> list[dict[str, str]]:
+    """The rows of a study, which has these ``fields``."""
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or KEY + FOUND) != KEY + FOUND:
+        if tuple(reader.fieldnames or fields) != fields:
             raise DataError(f"{path} is not a study: its columns are {', '.join(reader.fieldnames or [])}")
         return list(reader)
 

@@ -67,10 +67,8 @@ def measure(jobs: list[Job], args: argparse.Namespace) -> None:
 def read(path: Path) -> Curves:
     """Test accuracies in percent, round by round."""
     curves: Curves = defaultdict(list)
-    if path.exists():
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                curves[row["attack"], row["defense"], int(row["seed"])].append(100 * float(row["test_accuracy"]))
+    for row in study.read(path, FIELDS) if path.exists() else ():
+        curves[row["attack"], row["defense"], int(row["seed"])].append(100 * float(row["test_accuracy"]))
     return curves
 
 
@@ -81,15 +79,21 @@ def behind(curves: Curves, attack: str, seed: int, last: int) -> float:
 
 
 def table(curves: Curves, seeds: list[int]) -> str:
-    """A line for each attack and measure, with the mean over seeds 0 to 4."""
-    lines = [["", *(f"seed {seed}" for seed in seeds), "seeds 0 to 4"], ["---"] * (len(seeds) + 2)]
+    """A line for each attack and measure, with the mean over those of seeds 0 to 4, which the other settings have."""
+    lines = [["", *(f"seed {seed}" for seed in seeds), "mean of seeds 0 to 4"], ["---"] * (len(seeds) + 2)]
     for attack, _ in RUNS[1:]:
         for words, last in (("last round", 1), (f"last {LAST}", LAST)):
             found = {seed: behind(curves, attack, seed, last) for seed in seeds}
-            mean = estimate([value for seed, value in found.items() if seed < 5])
-            values = [f"{value:+.1f}" for value in found.values()] + [f"{mean.mean:+.1f} ± {mean.half or 0:.1f}"]
+            values = [f"{value:+.1f}" for value in found.values()]
+            values.append(_mean([value for seed, value in found.items() if seed < 5]))
             lines.append([f"{attack}, {words}", *(value.replace("-", "−") for value in values)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _mean(values: list[float]) -> str:
+    """With an interval, where there is more than one."""
+    found = estimate(values) if values else None
+    return "–" if found is None else f"{found.mean:+.1f}" + (f" ± {found.half:.1f}" if found.half else "")
 
 
 def figure(curves: Curves, seeds: list[int]) -> Figure:
@@ -122,9 +126,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--figure", type=picture, help="an .svg, .pdf or .png file to draw")
     args = parser.parse_args()
-    known = read(args.out)
-    jobs = [(*each, seed, args.device) for seed in args.seeds for each in RUNS if (*each, seed) not in known]
     try:
+        known = read(args.out)
+        jobs = [(*each, seed, args.device) for seed in args.seeds for each in RUNS if (*each, seed) not in known]
         if jobs:
             needed = setting(jobs[0])
             available(args.device)

@@ -1,7 +1,9 @@
 """Parts of gpd can be taken out one by one, and what they are worth is told seed by seed."""
 
 import pytest
-from parts import ALL, CELLS, PARTS, table, wanted, without
+from parts import ALL, CELLS, FIELDS, PARTS, main, table, wanted, without
+
+from purifl import Experiment, run
 
 USUAL = {"dataset": "digits", "topology": "ring", "partition": "iid", "attack": "lie", "level": "1.0", "ratio": "0.2"}
 
@@ -12,13 +14,28 @@ def row(name, accuracy, cell="ring-backdoor-l", seed="0", missed="0", alarms="0"
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_is_out_and_in_again(name):
+def test_what_is_taken_out_is_still_there_to_be_and_put_back(name):
     before = [getattr(target, attribute) for target, attribute, _ in PARTS[name].patches]
     with without(name):
         assert all(getattr(target, attribute) is instead for target, attribute, instead in PARTS[name].patches)
     assert all(getattr(t, a) is b for (t, a, _), b in zip(PARTS[name].patches, before, strict=True))
-    assert PARTS[name].patches or PARTS[name].defense != "gpd"
+    assert bool(PARTS[name].patches) != (PARTS[name].defense != "gpd")
     assert set(PARTS[name].purpose) <= set(PARTS[name].reach) <= set(CELLS)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "differs"),
+    [("openness", "line", True), ("openness", "complete", False), ("discord", "line", True),
+     ("discord", "complete", False), ("apart", "complete", True), ("apart", "line", False)],
+)  # fmt: skip
+def test_a_run_without_a_part_is_another_where_it_has_a_say_and_nowhere_else(name, topology, differs):
+    def trusts():
+        found = run(Experiment(topology=topology, rounds=6, eval_every=6, attack="gaussian"))
+        return [edge["trust"] for edge in found.trust]
+
+    before = trusts()
+    with without(name):
+        assert (trusts() != before) == differs
 
 
 def test_every_cell_with_a_part_left_out_has_one_with_all_of_them():
@@ -36,3 +53,24 @@ def test_what_a_part_is_worth_is_told_seed_by_seed_and_the_worst_cell_first():
     assert lines == ["| waves | 3 | 2 | −6.6 | −10.0 ring-backdoor-l | – | +2 | +4 |"], (
         "one without its like is left out"
     )
+
+
+@pytest.mark.parametrize("columns", [None, "a,b"])
+def test_a_file_that_is_no_study_of_parts_is_refused_with_exit_code_2(columns, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "parts.csv"
+    if columns:
+        out.write_text(columns + "\n1,2\n")
+    monkeypatch.setattr("sys.argv", ["parts", "--table", "--out", str(out)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "parts.csv" in capsys.readouterr().err
+
+
+def test_rows_that_are_there_are_shown(tmp_path, monkeypatch, capsys):
+    out, rows = tmp_path / "parts.csv", [row(ALL, "0.9"), row("waves", "0.8")]
+    lines = [",".join(each.get(field, "") for field in FIELDS) for each in rows]
+    out.write_text("\n".join([",".join(FIELDS), *lines]))
+    monkeypatch.setattr("sys.argv", ["parts", "--table", "--out", str(out)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "| waves | 1 | 1 | −10.0 |" in capsys.readouterr().out
