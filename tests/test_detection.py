@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purifl import waves
 from purifl.beginnings import agreement_of
 from purifl.defenses import Heard
 from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, lower_trust
@@ -168,7 +169,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         return max(push, unusual * min(1, push), apart * min(1, (2 if slow(i, j) else 4) * push))
 
     def slow(i, j):
-        return min(size[i], size[j]) <= 4
+        return min(size[i], size[j]) <= 4 or min(size[i], size[j]) < len(size)
 
     def level(i, j):
         return size[i] == size[j] > 4
@@ -312,6 +313,36 @@ def test_what_a_large_client_sends_passes_through_a_sparse_graph_without_a_cut(g
     messages, gradients = from_large_client(graph, noise)
     hood, scores = watch(GRAPHS[graph], messages, gradients)
     assert (least_trust(hood, scores) > 0.1).all()
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_on_a_graph_that_is_not_complete_what_a_large_client_sends_takes_its_time(seed, monkeypatch):
+    """Though everybody has five neighbours. If its edges were not slow it would be a push."""
+    monkeypatch.setitem(GRAPHS, "regular", nx.random_regular_graph(5, 10, seed=seed))
+    messages, gradients = from_large_client("regular", 0.3)
+    hood, scores = watch(GRAPHS["regular"], messages, gradients)
+    assert (least_trust(hood, scores) > 0.1).all()
+    remember = waves.remember
+    quick = {"slow": torch.zeros_like(hood.to_self)}
+    monkeypatch.setattr(waves, "remember", lambda *known: remember(*known) | quick)
+    _, scores = watch(GRAPHS["regular"], messages, gradients)
+    assert (least_trust(hood, scores) <= 0.1).any()
+
+
+@pytest.mark.parametrize(
+    ("graph", "slow"),
+    [(nx.complete_graph(6), False), (nx.complete_graph(4), True), (nx.circulant_graph(8, [1, 2]), True)],
+)
+def test_edges_are_slow_but_on_complete_graphs_of_five_or_more_and_a_peer_knows_it(graph, slow):
+    clients = list(graph)
+    whole = neighbourhood(graph, clients, clients)
+    state = Persistence().begin(whole, first(whole, torch.ones(len(clients), 3)))
+    assert (state["slow"] == (whole.to_others & slow)).all()
+    m = len(graph[0]) + 1
+    alone = Neighbourhood.of([range(m)], [0], range(m), len(clients))
+    gamma, present = torch.ones(m, 3), torch.ones(m, dtype=torch.bool)
+    state = Persistence().begin(alone, Heard(gamma, gamma, torch.full((m,), 1 / m), present))
+    assert (state["slow"] == (alone.to_others & slow)).all()
 
 
 @pytest.mark.parametrize(("graph", "noise"), SPARSE[:2])

@@ -186,9 +186,9 @@ class Persistence(Detector):
       from everyone; those who began against most of the others are :meth:`marked`.
     - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
-    - :mod:`~purifl.waves`: where either end has fewer than four neighbours the edge is *slow*. What a large client
-      sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart`` counts min(1, 2
-      push_ij) times there, since distances differ more by themselves.
+    - :mod:`~purifl.waves`: where the graph is not complete, or either end has fewer than four neighbours, the edge is
+      *slow*. What a large client sends passes over it as a *wave*, which is no push, and neither is less of the same.
+      ``apart`` counts min(1, 2 push_ij) times there, since distances differ more by themselves.
     - :mod:`~purifl.discord`: clients with fewer than four neighbours compare them with themselves. The discord counts
       min(1, 4 push_ij) times.
 

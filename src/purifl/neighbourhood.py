@@ -37,26 +37,34 @@ class Neighbourhood:
         own: (R,) position, among the edges, of each row's edge to itself.
         owner: (N,) the client whose message a column is; a client that speaks privately to each neighbour has
             several columns.
+        clients: How many there are in the federation, whether or not anybody here hears them.
     """
 
     rows: Tensor
     cols: Tensor
     own: Tensor
     owner: Tensor
+    clients: int
 
     @classmethod
-    def of(cls, heard: Sequence[Sequence[int]], own: Sequence[int], owner: Sequence[int]) -> Neighbourhood:
-        """Rows that hear the columns ``heard[i]``, one of which, ``own[i]``, is the row itself."""
+    def of(
+        cls, heard: Sequence[Sequence[int]], own: Sequence[int], owner: Sequence[int], clients: int | None = None
+    ) -> Neighbourhood:
+        """Rows that hear the columns ``heard[i]``, one of which, ``own[i]``, is the row itself.
+
+        ``clients`` is how many there are in all; if not given, as many as have a column.
+        """
         rows = [i for i, js in enumerate(heard) for _ in js]
         cols = [j for js in heard for j in js]
         starts = torch.tensor([0, *(len(js) for js in heard)]).cumsum(0)
         loops = [int(starts[i]) + list(js).index(own[i]) for i, js in enumerate(heard)]
-        index = [torch.tensor(each, dtype=torch.int64) for each in (rows, cols, loops, owner)]
-        return cls(*index)
+        i, j, own_edges, owners = (torch.tensor(each, dtype=torch.int64) for each in (rows, cols, loops, owner))
+        return cls(i, j, own_edges, owners, len(set(owner)) if clients is None else clients)
 
     def to(self, device: torch.device | str) -> Neighbourhood:
         """The same neighbourhood on ``device``."""
-        return Neighbourhood(*(x.to(device) for x in (self.rows, self.cols, self.own, self.owner)))
+        rows, cols, own, owner = (x.to(device) for x in (self.rows, self.cols, self.own, self.owner))
+        return Neighbourhood(rows, cols, own, owner, self.clients)
 
     @cached_property
     def size(self) -> Tensor:
@@ -137,7 +145,7 @@ class Neighbourhood:
         """Only the ``edges``, a mask (E,), and the rows whose they are; these keep their edges to themselves."""
         rows = edges[self.own]
         row, edge = rows.cumsum(0) - 1, edges.cumsum(0) - 1
-        return Neighbourhood(row[self.rows[edges]], self.cols[edges], edge[self.own[rows]], self.owner)
+        return Neighbourhood(row[self.rows[edges]], self.cols[edges], edge[self.own[rows]], self.owner, self.clients)
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
         """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). In a dense product all meet all, so x must be finite."""

@@ -1,8 +1,9 @@
 """Slow edges: what honest messages look like while they pass through a sparse graph.
 
-Over an edge with fewer than four neighbours at either end differences take rounds to level out. What a client with much
-data sends arrives as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two
-sides; docs/method.md, "A wave is no push", derives them. Those already cut are judged without either.
+Where not everybody hears everybody differences take rounds to level out. So all edges are *slow* but those of complete
+graphs, of which it is those of clients with fewer than four neighbours. What a client with much data sends arrives over
+them as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two sides;
+docs/method.md, "A wave is no push", derives them. Those already cut are judged without either.
 
 Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ, a push is made of
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from purifl.neighbourhood import Neighbourhood, pair_products
 from purifl.state import State
 
-_FEW = 4  # clients in the smaller neighbourhood at a slow edge at most
+_FEW = 4  # clients in the smaller neighbourhood at an edge that is slow on any graph, at most
 _SAME = 0.5  # the least cosine between sums of messages of which one may be less of the other
 _BEHIND = 2.0  # times max(m_i, m_j) is by how many messages a neighbour may be behind
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
@@ -43,7 +44,7 @@ def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
     on it: a peer that restarts has yet to be told m_j.
     """
     return {
-        "slow": ((torch.minimum(sizes, theirs) <= _FEW) & hood.to_others).cpu(),
+        "slow": ((torch.minimum(sizes, theirs.round()) < max(_FEW + 1, hood.clients)) & hood.to_others).cpu(),
         "behind": _BEHIND * torch.maximum(sizes, theirs),
         "longest": sizes.new_zeros(hood.columns),
         "dots": torch.zeros_like(sizes),

@@ -62,7 +62,7 @@ class Participant(ABC):
         self.own = self.place[seat.client.id]
         self.device = torch.device(experiment.device)
         m = len(self.ids)
-        self.hood = Neighbourhood.of([range(m)], [self.own], range(m)).to(self.device)
+        self.hood = Neighbourhood.of([range(m)], [self.own], range(m), max(m, experiment.clients)).to(self.device)
         self.training = experiment.training
         assert self.training.step_size is not None  # filled in by the experiment
         self.step_size = self.training.step_size
