@@ -131,7 +131,7 @@ def _impatient(self: Any, state: Any, hood: Any, cut: Any) -> Any:
     return ((state["judged"] + 1) / gpd._EARNED).clamp(max=1)
 
 
-def _any_size(hood: Any, lengths: Any, distance: Any, agreement: Any) -> Any:
+def _any_size(hood: Any, lengths: Any, distance: Any, odd: Any) -> Any:
     return ((hood.size > beginnings.ENOUGH)[hood.rows] & (distance > 0)).double()
 
 
@@ -143,7 +143,8 @@ PARTS = {
     ),
     "alike": Part(((beginnings, "_alike", _any_size),), MANY, ("honest-q", "backdoor-q", "dissensus-q")),
     "slack of large clients": Part(
-        ((beginnings, "note", _without_mark(beginnings.note, "large")),), MANY, ("honest-q", "backdoor-q", "lie-q")
+        ((beginnings, "note", _without_mark(beginnings.note, "large")),),
+        MANY, ("honest-q", "backdoor-q", "lie-q", "weak-q", "dissensus-q", "star-honest-q"),
     ),
     "own gradient": Part(
         ((detection, "_push", _without_own_gradient(detection._push, kin.allowed)),),
@@ -183,7 +184,10 @@ PARTS = {
     "waves": Part(
         ((waves, "let_pass", lambda push, *rest: push),), SPARSE, ("ring-honest-q", "line-honest-q", "grid-honest-q")
     ),
-    "clearly": Part(((waves, "_CLEARLY", torch.inf),), SPARSE, ("ring-honest-q", "grid-honest-q")),
+    "clearly": Part(
+        ((waves, "_CLEARLY", torch.inf),),
+        SPARSE, ("star-honest-q", "ring-honest-q", "line-honest-q", "grid-honest-q", "ring-backdoor-l", "grid-lie-l"),
+    ),
     "half over slow edges": Part(((detection, "_SLOWLY", 4.0),), (*STARS,), ("star-honest-l", "leaves-backdoor-l")),
     "discord": Part(
         ((discord, "discord", lambda state, hood, distance, lengths, kept: torch.zeros_like(distance)),),

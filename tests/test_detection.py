@@ -118,13 +118,13 @@ def agreement_by_hand(first, j, around):
 
 
 def alike_by_hand(first, i, j, around):
-    """alike_ij, and whether j is large, by first messages (n, d)."""
+    """alike_ij, and what j is, large, odd or neither, by first messages (n, d)."""
     length, agreement = np.linalg.norm(first, axis=1), agreement_by_hand(first, j, around)
     usual = median(length[k] for k in around)
     long = length[j] > 4 * usual
     if agreement < -0.1 or (long and agreement < 0.1):
-        return 1, False
-    return 0 if long else min(1, (usual + length[i]) / (length[j] + length[i])), long
+        return 1, "odd"
+    return (0, "large") if long else (min(1, (usual + length[i]) / (length[j] + length[i])), "")
 
 
 def akin_by_hand(one, other):
@@ -159,8 +159,10 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         if size[i] <= 4 or not usual:
             discord = discord_by_hand(messages[:, j], messages[:, i], kept[i, j]) if size[i] <= 4 else 0
             return max(push, min(1, 4 * push) * discord)
-        alike, _ = alike_by_hand(messages[0], i, j, around)
-        apart = distance[i, j] / median(distance[i, k] for k in usual) * alike
+        alike, kind = alike_by_hand(messages[0], i, j, around)
+        for_size = median(distance[i, k] * alike_by_hand(messages[0], i, k, around)[0] for k in usual)
+        fair = for_size if kind == "odd" and for_size > 0 else median(distance[i, k] for k in usual)
+        apart = distance[i, j] / fair * alike
         heard = [k for k in around if level(i, k)]
         apart = max(apart, beyond_kin_by_hand(messages, own[-1, i], j, i, heard, size[i] - 1, kept))
         lasting = [persistence(i, k, around) for k in usual]
@@ -181,7 +183,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         openness = (min(size[i], size[j]) - 1) / max(size[i], size[j])
         mean = np.mean(lengths[:rounds] ** 4, axis=0) ** 0.25
         ours = mean[i] if size[i] > 2 else min(mean[i], max(lengths[0, i], mean[j]))
-        large = size[i] > 4 and alike_by_hand(messages[0], i, j, around)[1]
+        large = size[i] > 4 and alike_by_hand(messages[0], i, j, around)[1] == "large"
         theirs, first, gradient = mean[j], lengths[0], own_lengths[rounds - 1, i]
         kin = akin_by_hand(messages[0, i], messages[0, j]) and rounds <= 8
         if level(i, j) and kin:
@@ -709,6 +711,19 @@ def test_far_more_data_is_no_excuse_for_pointing_against_everyone_from_the_start
     messages[0, 5] *= -1
     hood, scores = watch(nx.complete_graph(10), messages)
     assert (scores[-1][(hood.cols == 5) & ~hood.to_self] > 0.5).all()
+
+
+def test_who_points_against_everyone_does_not_hide_behind_a_client_with_far_more_data():
+    """Four of ten send the opposite of the mean, as far away as the largest of the others is."""
+    rng = np.random.default_rng(3)
+    sizes = np.array([1, 0.5, 1, 1, 0.5, 40, *[1] * 4])[None, :, None]
+    gradients = sizes * (rng.normal(size=50) + 0.2 * rng.normal(size=(1, 10, 50)))
+    messages = tracked(nx.complete_graph(10), gradients)
+    messages[:, 6:] = -8 * messages[:, :6].mean(1, keepdims=True) + 0.01 * rng.normal(size=(1, 4, 50))
+    hood, scores = watch(nx.complete_graph(10), messages)
+    benign, to_them = hood.rows < 6, hood.cols > 5
+    assert (scores[0][benign & to_them] < 0.1).all()
+    assert (scores[0][benign & ~to_them] == 1).all()
 
 
 def test_a_minority_cannot_make_it_look_as_if_somebody_pointed_against_everyone():

@@ -8,9 +8,9 @@ Of two clients the one with more data has the longer gradients and is farther fr
     alike_ij = min(1, (median_k ‖γ_k⁰‖ + ‖γ_i⁰‖) / (‖γ_j⁰‖ + ‖γ_i⁰‖)),    0 if ‖γ_j⁰‖ > 4 median_k ‖γ_k⁰‖
 
 times. More of the same data does not turn a gradient, though. With the *agreement* median_{k≠j} cos(γ_j⁰, γ_k⁰)
-alike_ij is 1 for a neighbour that began *against* most of the others, with an agreement under −0.1, and for one that is
-over four medians long with less than 0.1; over four medians long with more, it is *large*. One that began with the very
-message of the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
+alike_ij is 1 for an *odd* neighbour: one that began *against* most of the others, with an agreement under −0.1, or that
+is over four medians long with less than 0.1; over four medians long with more, it is *large*. One that began with the
+very message of the client itself, as those do who were not heard at first, has no agreement and alike_ij = 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALONG, AGAINST = 0.1, -0.1  # an agreement of at least the one is along with the
 def remember(hood: Neighbourhood) -> State:
     """State for what :func:`note` finds: ‖γ_j⁰‖ of each column, and of each edge alike_ij and what j is."""
     none = torch.zeros_like(hood.rows, dtype=torch.float64)
-    marks = {name: torch.zeros_like(hood.to_self) for name in ("against", "opposed", "large")}
+    marks = {name: torch.zeros_like(hood.to_self) for name in ("against", "odd", "opposed", "large")}
     return {"first": none.new_zeros(hood.columns), "alike": none} | marks
 
 
@@ -39,19 +39,19 @@ def note(state: State, hood: Neighbourhood, gamma: Tensor, lengths: Tensor, dist
     """Find out by the first γ (N, d), of ``lengths`` (N,) and at a ``distance`` (E,) from each other."""
     agreement = agreement_of(hood, gamma, distance)
     state["first"].copy_(lengths)
-    state["alike"].copy_(_alike(hood, lengths, distance, agreement))
+    long = are_long(hood, lengths)
     state["against"].copy_(agreement < AGAINST)
+    state["odd"].copy_(state["against"] | (long & (agreement < ALONG)))
     state["opposed"].copy_(state["against"] & _opposed(hood, lengths, distance))
-    state["large"].copy_(are_long(hood, lengths) & (agreement >= ALONG) & agreement.isfinite())
+    state["large"].copy_(long & (agreement >= ALONG) & agreement.isfinite())
+    state["alike"].copy_(_alike(hood, lengths, distance, state["odd"]))
 
 
-def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, agreement: Tensor) -> Tensor:
+def _alike(hood: Neighbourhood, lengths: Tensor, distance: Tensor, odd: Tensor) -> Tensor:
     """(E,) how a neighbour's distance compares with the others', by the first messages; 0 in rows of too few."""
     theirs, own, usual = lengths[hood.cols], lengths[hood.listeners], _usual(hood, lengths)
-    alike = ((usual + own) / (theirs + own)).nan_to_num(1).clamp(max=1)
-    alike = torch.where(are_long(hood, lengths), (agreement < ALONG).to(alike.dtype), alike)
-    alike = torch.where(agreement < AGAINST, 1, alike)
-    return torch.where((hood.size > ENOUGH)[hood.rows] & (distance > 0), alike, 0)
+    alike = ((usual + own) / (theirs + own)).nan_to_num(1).clamp(max=1).masked_fill(are_long(hood, lengths), 0)
+    return torch.where((hood.size > ENOUGH)[hood.rows] & (distance > 0), alike.masked_fill(odd, 1), 0)
 
 
 def _opposed(hood: Neighbourhood, lengths: Tensor, distance: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ class Persistence(Detector):
 
         push_ij    = κ_ij · P_ij · ‖ρ_i E_ij‖ / (b_ij + a_j),    P_ij = ‖ρ_i E_ij‖² / Σ_τ ‖γ_j^τ − γ_i^τ‖²
         unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
-        apart_ij   = min(1, 4 push_ij) · ‖E_ij‖ / median_k ‖E_ik‖ · alike_ij
+        apart_ij   = min(1, 4 push_ij) · alike_ij ‖E_ij‖ / median_k ‖E_ik‖
 
     With nobody cut the *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the
     other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
@@ -183,7 +183,8 @@ class Persistence(Detector):
     Four modules say what else there is to allow for, or to ask:
 
     - :mod:`~purifl.beginnings`: what first messages tell. alike_ij allows for more data, which take a client farther
-      from everyone; those who began against most of the others are :meth:`marked`.
+      from everyone; who is *odd* has no such excuse, and nor do others excuse it by their size: it is compared with
+      median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
     - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
     - :mod:`~purifl.waves`: where the graph is not complete, or either end has fewer than four neighbours, the edge is
@@ -319,8 +320,10 @@ def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor)
 
 
 def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
-    """(E,) how much farther than usual ``among`` neighbours one is, for its size."""
-    return (state["alike"] * distance / hood.medians(distance, among)[hood.rows]).nan_to_num(0, 0)
+    """(E,) how much farther than usual ``among`` neighbours one is, for its size; of who is odd, than for their size."""
+    scaled = state["alike"] * distance
+    usual, for_size = (hood.medians(each, among)[hood.rows] for each in (distance, scaled))
+    return (scaled / torch.where(state["odd"] & (for_size > 0), for_size, usual)).nan_to_num(0, 0)
 
 
 def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
