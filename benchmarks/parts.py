@@ -2,6 +2,7 @@ r"""What each smaller part of `gpd` is worth: the same runs without it, one part
 
     python benchmarks/parts.py --out docs/results/parts.csv                                # digits, two cores
     python benchmarks/parts.py --dataset mnist --device cuda --workers 15 --out docs/results/parts.csv
+    python benchmarks/parts.py --only "waves,discord" --out parts.csv
     python benchmarks/parts.py --table --out docs/results/parts.csv
 
 On digits a part is taken out in every cell that it can change anything in; on MNIST, where runs are dear, in those that
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from unittest.mock import patch
 import study
 import torch
 
-from purifl import beginnings, detection, discord, kin, waves
+from purifl import beginnings, detection, discord, hearsay, kin, waves
 from purifl.defenses import gpd
 from purifl.detection import Persistence
 from purifl.errors import PuriflError
@@ -41,8 +42,8 @@ IDENTITY = ("without", *study.KEY)
 EDGES = ("missed_edges", "false_alarm_edges")
 
 
-def cell(topology: str, partition: str, attack: str, level: float = 1.0) -> dict[str, Any]:
-    return {"topology": topology, "partition": partition, "attack": attack, "level": level}
+def cell(topology: str, partition: str, attack: str, level: float = 1.0, ratio: float = 0.2) -> dict[str, Any]:
+    return {"topology": topology, "partition": partition, "attack": attack, "level": level, "ratio": ratio}
 
 
 COMPLETE = {
@@ -62,6 +63,8 @@ COMPLETE = {
     "stealth-n": cell("complete", "non-overlap", "stealth"),
     "on-off-l": cell("complete", "label-dir", "on-off"),
     "equivocate-i": cell("complete", "iid", "equivocate"),
+    "forty-image-n": cell("complete", "non-overlap", "single-image", ratio=0.4),
+    "forty-fang-q": cell("complete", "quantity-dir", "fang", ratio=0.4),
 }
 STARS = {
     "star-honest-q": cell("star", "quantity-dir", "none"),
@@ -136,6 +139,13 @@ def _any_size(hood: Any, lengths: Any, distance: Any, odd: Any) -> Any:
 
 
 PARTS = {
+    "what most have found out": Part(
+        ((hearsay, "believed", lambda hood, accusers: torch.zeros_like(hood.to_self)),),
+        (*COMPLETE,), ("forty-image-n", "stealth-n", "dissensus-q"),
+    ),
+    "who is odd": Part(
+        ((beginnings, "note", _without_mark(beginnings.note, "odd")),), MANY, ("forty-fang-q", "fang-l")
+    ),
     "unusual": Part(((detection, "_UNUSUAL", 1.0),), MANY, ("backdoor-n", "honest-n", "stealth-n")),
     "apart": Part(
         ((detection, "_apart", lambda state, hood, distance, among: torch.zeros_like(distance)),),
@@ -223,10 +233,10 @@ def measured(settings: dict[str, Any], device: str) -> dict[str, Any]:
     return row | {"defense": "gpd"}
 
 
-def wanted(dataset: str, seeds: int) -> list[dict[str, Any]]:
-    """All runs on a data set."""
+def wanted(dataset: str, seeds: int, only: Collection[str] = tuple(PARTS)) -> list[dict[str, Any]]:
+    """All runs on a data set that some parts need."""
     dear = dataset != "digits"
-    chosen = {name: part.purpose if dear else part.reach for name, part in PARTS.items()}
+    chosen = {name: part.purpose if dear else part.reach for name, part in PARTS.items() if name in only}
     touched = dict.fromkeys(each for cells in chosen.values() for each in cells)
     return [
         study.USUAL | CELLS[each] | {"dataset": dataset, "part": each, "seed": seed, "without": name}
@@ -241,7 +251,7 @@ def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
     known = (
         {tuple(row[key] for key in IDENTITY) for row in study.read(args.out, FIELDS)} if args.out.exists() else set()
     )
-    runs = wanted(args.dataset, args.seeds)
+    runs = wanted(args.dataset, args.seeds, args.only)
     return [each for each in runs if tuple(str(each[key]) for key in IDENTITY) not in known]
 
 
@@ -280,8 +290,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, comma-separated; all of them if not given")
     parser.add_argument("--table", action="store_true", help="only show what is in the file")
     args = parser.parse_args()
+    args.only = args.only.split(",")
+    if unknown := set(args.only) - set(PARTS):
+        parser.error(f"--only: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
     try:
         jobs = [] if args.table else missing(args)
         for each in jobs:

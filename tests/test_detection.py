@@ -127,6 +127,14 @@ def alike_by_hand(first, i, j, around):
     return (0, "large") if long else (min(1, (usual + length[i]) / (length[j] + length[i])), "")
 
 
+def apart_by_hand(distance, first, i, j, around, usual):
+    """By distances and first messages (n, d), compared with those ``usual``; of who is odd, for their size."""
+    alike, kind = alike_by_hand(first, i, j, around)
+    for_size = median(distance[i, k] * alike_by_hand(first, i, k, around)[0] for k in usual)
+    compared = for_size if kind == "odd" and for_size > 0 else median(distance[i, k] for k in usual)
+    return alike * distance[i, j] / compared
+
+
 def akin_by_hand(one, other):
     """By first messages (d,)."""
     shorter, longer = sorted(np.linalg.norm(each) for each in (one, other))
@@ -159,10 +167,8 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         if size[i] <= 4 or not usual:
             discord = discord_by_hand(messages[:, j], messages[:, i], kept[i, j]) if size[i] <= 4 else 0
             return max(push, min(1, 4 * push) * discord)
-        alike, kind = alike_by_hand(messages[0], i, j, around)
-        for_size = median(distance[i, k] * alike_by_hand(messages[0], i, k, around)[0] for k in usual)
-        fair = for_size if kind == "odd" and for_size > 0 else median(distance[i, k] for k in usual)
-        apart = distance[i, j] / fair * alike
+        alike, _ = alike_by_hand(messages[0], i, j, around)
+        apart = apart_by_hand(distance, messages[0], i, j, around, usual)
         heard = [k for k in around if level(i, k)]
         apart = max(apart, beyond_kin_by_hand(messages, own[-1, i], j, i, heard, size[i] - 1, kept))
         lasting = [persistence(i, k, around) for k in usual]

@@ -320,7 +320,7 @@ def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor)
 
 
 def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
-    """(E,) how much farther than usual ``among`` neighbours one is, for its size; of who is odd, than for their size."""
+    """(E,) how much farther than is usual ``among`` neighbours one is, for its size; who is odd, for theirs, too."""
     scaled = state["alike"] * distance
     usual, for_size = (hood.medians(each, among)[hood.rows] for each in (distance, scaled))
     return (scaled / torch.where(state["odd"] & (for_size > 0), for_size, usual)).nan_to_num(0, 0)
