@@ -29,7 +29,7 @@ from unittest.mock import patch
 import study
 import torch
 
-from purifl import beginnings, detection, discord, hearsay, kin, waves
+from purifl import beginnings, detection, discord, kin, waves
 from purifl.defenses import gpd
 from purifl.detection import Persistence
 from purifl.errors import PuriflError
@@ -63,7 +63,6 @@ COMPLETE = {
     "stealth-n": cell("complete", "non-overlap", "stealth"),
     "on-off-l": cell("complete", "label-dir", "on-off"),
     "equivocate-i": cell("complete", "iid", "equivocate"),
-    "forty-image-n": cell("complete", "non-overlap", "single-image", ratio=0.4),
     "forty-fang-q": cell("complete", "quantity-dir", "fang", ratio=0.4),
 }
 STARS = {
@@ -139,10 +138,6 @@ def _any_size(hood: Any, lengths: Any, distance: Any, odd: Any) -> Any:
 
 
 PARTS = {
-    "what most have found out": Part(
-        ((hearsay, "believed", lambda hood, accusers: torch.zeros_like(hood.to_self)),),
-        (*COMPLETE,), ("forty-image-n", "stealth-n", "dissensus-q"),
-    ),
     "who is odd": Part(
         ((beginnings, "note", _without_mark(beginnings.note, "odd")),), MANY, ("forty-fang-q", "fang-l")
     ),

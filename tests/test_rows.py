@@ -58,7 +58,7 @@ def rounds_until_out(rows, hood, neighbour, cut, clean=0, score=0.0):
         if number >= clean:
             scores[neighbour] = score
         lowered = rows.lowered(trust, scores, cut, None)
-        trust = rows.defense.judge(rows.defense_state, hood, scores, None, None, trust, lowered)
+        trust = rows.defense.judge(rows.defense_state, hood, scores, None, trust, lowered)
         if trust[neighbour] <= 0:
             return number - clean + 1
     raise AssertionError("never")

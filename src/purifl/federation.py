@@ -18,9 +18,7 @@ from purifl.detection import Detector, detectors
 from purifl.determinism import Precision, check_precision
 from purifl.engines import EngineName, Work, engine_for
 from purifl.errors import ConfigError, DataError
-from purifl.hearsay import accusers
 from purifl.memory import check
-from purifl.neighbourhood import surely_none
 from purifl.phases import phase
 from purifl.randomness import stream
 from purifl.rows import Rows, are_finite, average, usable
@@ -152,17 +150,7 @@ class Federation:
         finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size)) & are_finite(gamma)
         if self.device.type == "cuda" or not finite.all():  # to ask a GPU, the host would wait for it
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
-        trust = self.trust[self.everyone.reverse][self._ours]
-        return Heard(theta, gamma, trust, finite[self.hood.cols], self._accusers())
-
-    def _accusers(self) -> Tensor | None:
-        """(E,) how many others say to a benign client, in the round before, that they have found out a neighbour."""
-        hood, found = self.hood, self.rows.found
-        if found is None or surely_none(found):
-            return None
-        said = self.theta.new_zeros(len(self.clients), len(self.clients))
-        said[hood.owner[hood.listeners], hood.senders] = found.to(said.dtype)
-        return accusers(hood, said)
+        return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])
 
     @phase("mix")
     def _mix(self, turn: Turn) -> Tensor:

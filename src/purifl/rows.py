@@ -82,12 +82,7 @@ class Rows:
         scores = usable(scores, heard.present)
         lowered = self.lowered(trust, scores, cut, self.detector.marked(self.detector_state), missed)
         opposed = self.detector.opposed(self.detector_state)
-        return self.defense.judge(self.defense_state, self.hood, scores, opposed, heard.accusers, trust, lowered)
-
-    @property
-    def found(self) -> Tensor | None:
-        """(E,) whom each row says to have found out, or None where that is not said."""
-        return self.defense.found(self.defense_state) if self.defense_state else None
+        return self.defense.judge(self.defense_state, self.hood, scores, opposed, trust, lowered)
 
     def lowered(
         self, trust: Tensor, scores: Tensor, cut: Tensor, marked: Tensor | None, missed: Tensor | None = None

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purifl import Client, Experiment, Federation, Samples, Training, run
+from purifl import Client, Federation, Samples, Training
 from purifl.defenses import Defense, Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText, _bound
 from purifl.detection import Consistency, NoDetection, Persistence
@@ -235,12 +235,12 @@ def test_struck_is_who_began_against_everybody_and_is_cut_for_its_first_or_secon
     trust, scores = hood.uniform, torch.ones_like(hood.uniform)
     for _ in range(2):
         for _ in range(message - 1):
-            trust = defense.judge(state, hood, scores, opposed, None, trust, trust)
+            trust = defense.judge(state, hood, scores, opposed, trust, trust)
             assert not state["struck"].any()
-        trust = defense.judge(state, hood, scores, opposed, None, trust, trust.masked_fill(cut, 0))
+        trust = defense.judge(state, hood, scores, opposed, trust, trust.masked_fill(cut, 0))
         assert torch.equal(state["struck"], opposed & struck)
         while not (trust > 0).all():
-            trust = defense.judge(state, hood, scores, opposed, None, trust, trust)
+            trust = defense.judge(state, hood, scores, opposed, trust, trust)
             assert not state["struck"].any()
 
 
@@ -469,7 +469,7 @@ def cut_edges(fed):
 
 @pytest.mark.parametrize("records", ["dense", "log", "disk"])
 def test_who_was_wrongly_cut_is_heard_again_and_the_sum_stays_exact(records):
-    """Everybody cuts client 3 after four bad rounds, and hears it again after three good ones and the news of them."""
+    """Everybody cuts client 3 after four bad rounds, and hears it again after three good ones."""
     fed = federation(problem(malicious=0), defense=GPD(probation=3, records=records).for_rounds(40), detector=Told())
     steps(fed, 2)
     fed.detector = fed.rows.detector = Told(guilty=frozenset({3}))
@@ -482,7 +482,7 @@ def test_who_was_wrongly_cut_is_heard_again_and_the_sum_stays_exact(records):
         fed.step()
         lengths.append(len(cut_edges(fed)))
         assert tracking_error(fed) < 1e-10
-    assert lengths == [18, 18, 18, 18, 0, 0, 0, 0]
+    assert lengths == [18, 18, 18, 0, 0, 0, 0, 0]
     assert problem(malicious=0).distance(steps(fed, 20)) < 0.1  # 0.23 if it is never heard again
 
 
@@ -596,52 +596,6 @@ def test_probation_is_served_by_rounds_in_a_row_with_half_a_score(scores, heard)
         scored(fed, {(0, 3): score})
     trust = fed.trust[(fed.hood.rows == 0) & (fed.hood.cols == 3)].item()
     assert trust == pytest.approx(1 / 11 if heard else 0)
-
-
-@pytest.mark.parametrize("records", ["dense", "log"])
-@pytest.mark.parametrize(("finders", "believed"), [(4, False), (5, True)])
-def test_who_more_than_half_of_the_others_have_found_out_is_cut(finders, believed, records):
-    """Clients 0 to 3, or 4, find out 9; each of the rest has eight other neighbours. Gradients add up all the same.
-
-    They say so when their trust is halved, so that the rest cut in the round in which they do.
-    """
-    fed = federation(problem(malicious=0), defense=GPD(records=records).for_rounds(60), detector=NoDetection())
-    table = {(i, 9): 0.0 for i in range(finders)}
-    while not fed.cut.any():
-        scored(fed, table)
-    for _ in range(3):
-        assert cut_edges(fed) == {edge for i in range(9 if believed else finders) for edge in ((i, 9), (9, i))}
-        assert tracking_error(fed) < 1e-10
-        scored(fed, table)
-    assert fed.rows.found.sum() == finders  # what one is told one does not tell
-
-
-def test_nobody_stays_out_because_all_say_what_they_were_told():
-    """Once those who have found it out themselves would hear it again, all do, and nobody before."""
-    fed = federation(problem(malicious=0), defense=GPD(probation=3), detector=NoDetection())
-    while len(cut_edges(fed)) < 18:
-        scored(fed, {(i, 9): 0.0 for i in range(5)})
-    still = []
-    while fed.cut.any():
-        scored(fed, {})
-        still.append(len(cut_edges(fed)))
-        assert fed.round < 20
-    assert set(still) <= {18, 8, 0}  # those five, and then the four who were told
-    assert fed.trust.min() > 0
-
-
-def test_who_alone_has_the_label_that_attackers_give_to_all_believes_the_others(monkeypatch):
-    """To it four attackers look like itself, and once the others have cut them, the others like attackers."""
-
-    def missed_and_wrong():
-        attack = {"name": "single-image", "malicious_ratio": 0.4}
-        setting = {"attack": attack, "partition": "non-overlap", "seed": 1, "rounds": 22, "eval_every": 22}
-        found = run(Experiment.parse(setting)).final
-        return found["missed_edges"], found["false_alarm_edges"]
-
-    assert missed_and_wrong() == (0, 0)
-    monkeypatch.setattr("purifl.hearsay.believed", lambda hood, accusers: torch.zeros_like(hood.to_self))
-    assert missed_and_wrong() == (4, 10)
 
 
 def test_a_hub_pays_its_neighbours_the_weight_that_those_had_who_are_cut():

@@ -27,14 +27,12 @@ class Heard:
         gamma: (N, d) the tracking variables γ_j.
         trust: (E,) the trust that column j says it puts in row i; 0 says "I have cut you".
         present: (E,) whether a usable (finite) message came; θ_j and γ_j are 0 where none did.
-        accusers: (E,) how many of row i's other neighbours say that they have found j out; None where nobody says it.
     """
 
     theta: Tensor
     gamma: Tensor
     trust: Tensor
     present: Tensor
-    accusers: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -145,25 +143,13 @@ class Defense(Component):
         return ""
 
     def judge(
-        self,
-        state: State,
-        hood: Neighbourhood,
-        scores: Tensor,
-        opposed: Tensor | None,
-        accusers: Tensor | None,
-        before: Tensor,
-        after: Tensor,
+        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
     ) -> Tensor:
         """(E,) the trust to go on with, given this round's scores and the trust ``before`` and ``after`` them.
 
-        ``opposed`` (E,) are those who began against the client and the others, None where the detector does not say;
-        ``accusers`` (E,) are as in :class:`Heard`.
+        ``opposed`` (E,) are those who began against the client and the others, None where the detector does not say.
         """
         return after
-
-    def found(self, state: State) -> Tensor | None:
-        """(E,) whom each row says to have found out, or None where that is not said."""
-        return None
 
     def patience(self, state: State, hood: Neighbourhood, cut: Tensor) -> Tensor | None:
         """(E,) n_ij, what trust so far counts against 1 for this round's score, where cuts last; None is 1 for all.

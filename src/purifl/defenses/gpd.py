@@ -13,7 +13,6 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from purifl import hearsay
 from purifl.defenses.base import USUAL_ROUNDS, Defense, Heard, Setting, Turn, defenses
 from purifl.neighbourhood import Neighbourhood, chunks, surely_none
 from purifl.records import Dense, Log, Records, rows_of
@@ -190,10 +189,6 @@ class GPD(Recording):
     later. What an attacker does at first lasts longest, and honest neighbours hardly look like one so early. Once
     somebody is cut the others may have been its victims, who pass on what they took in until they have cut it, too.
 
-    Each client says whom it has *found out*: who has lost more than half of the trust it began with, 1/m_i, by what it
-    sent to that client itself. Whom more than half of a client's other neighbours have found out it cuts as well
-    (:mod:`~purifl.hearsay`), so that hardly anybody is left for long whom an attacker deceives.
-
     Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
     is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
     back. A client wrongly cut, say for what a neighbour of its own made it pass on, gets there by itself. An attacker
@@ -232,10 +227,9 @@ class GPD(Recording):
         state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
         zeros = {name: torch.zeros_like(state["sum"]) for name in (_OF_MODEL if self.traced else ())}
         counts = {name: none.clone() for name in ("cuts", "clean", "judged")}
-        marks = {name: torch.zeros_like(hood.to_self) for name in ("struck", "found")}
         given = {"given": torch.zeros_like(first.trust, dtype=torch.float64), "hub": _hubs(hood, first.trust)}
         owed = {"owed": torch.zeros_like(given["hub"], dtype=torch.float64)}
-        return state | counts | given | owed | marks | zeros
+        return state | counts | given | owed | {"struck": torch.zeros_like(hood.to_self)} | zeros
 
     def cut(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """As with any records; a hub owes all the weight that those had who are cut."""
@@ -314,30 +308,15 @@ class GPD(Recording):
         earned = ((state["judged"] + 1) / _EARNED).clamp(max=1)
         return torch.where((hood.sums(cut.to(earned.dtype)) > 0)[hood.rows], 1, earned)
 
-    def found(self, state: State) -> Tensor:
-        """Those whose own messages have halved the trust in them, and if they are cut, until they served probation."""
-        return state["found"]
-
     def judge(
-        self,
-        state: State,
-        hood: Neighbourhood,
-        scores: Tensor,
-        opposed: Tensor | None,
-        accusers: Tensor | None,
-        before: Tensor,
-        after: Tensor,
+        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
     ) -> Tensor:
-        """Trust 0, which is a cut, for whom most others have found out, and as in the beginning after a probation.
+        """Trust as in the beginning for those who have served their probation; a cut is trust 0.
 
-        Who falls to the threshold because others are heard again is cut as well, and told so at once: a cut that the
-        other end does not know of would leave one of two records.
+        The others make room in proportion. Who falls to the threshold by that is cut as well, and told so at once:
+        a cut that the other end does not know of would leave one of two records.
         """
         state["judged"] = (state["judged"] + 1) * (before > 0)
-        doubted = hood.to_others & (after < _DOUBTED * hood.uniform)
-        state["found"] = torch.where(before > 0, doubted, state["found"])
-        told = torch.zeros_like(doubted) if accusers is None else hearsay.believed(hood, accusers)
-        after = torch.where(told & (before > 0), 0, after)
         if opposed is not None:
             state["struck"] = opposed & (before > 0) & (after <= 0) & (state["judged"] <= _FRESH)
         out = (before <= 0) & hood.to_others
@@ -347,17 +326,12 @@ class GPD(Recording):
             return after
         state["clean"] = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
         served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
-        state["found"] &= ~served
-        trust = self._heard_again(hood, served & ~told, after)
+        trust = torch.where(served, hood.uniform.to(after.dtype), after)
+        readmits = hood.sums(served.to(trust.dtype)) > 0
+        trust = trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
+        trust = trust.masked_fill(self.suspects(hood, trust), 0)
         state["cuts"] = state["cuts"] + ((before > 0) & (trust <= 0))
         return trust
-
-    def _heard_again(self, hood: Neighbourhood, edges: Tensor, trust: Tensor) -> Tensor:
-        """(E,) the trust with that of the beginning on the ``edges``, for which the others make room in proportion."""
-        trust = torch.where(edges, hood.uniform.to(trust.dtype), trust)
-        readmits = hood.sums(edges.to(trust.dtype)) > 0
-        trust = trust / torch.where(readmits, hood.sums(trust).clamp(min=1), 1)[hood.rows]
-        return trust.masked_fill(self.suspects(hood, trust), 0)
 
 
 def _hubs(hood: Neighbourhood, first: Tensor) -> Tensor:
@@ -381,6 +355,5 @@ _OF_MODEL = ("path", "kept", "excess")  # p_i, k_i and o_i
 _SHARE = 0.25  # of the excess that is taken back in a round: 94 % of it in ten
 _EARNED = 8  # rounds in which a neighbour earns the patience of Algorithm 2
 _FRESH = 2  # rounds with trust at most, of those whose cut leaves nothing; a probation begins them anew
-_DOUBTED = 0.5  # of the first trust, 1/m_i, is what is left at most in a neighbour that is said to be found out
 _CONSISTENT = 0.5  # the least score of a neighbour that would not be cut for it
 _LONGEST = 20  # times that a probation is doubled at most, which is longer than any run

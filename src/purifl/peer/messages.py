@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save
 from torch import Tensor
 
-VERSION = 3
+VERSION = 2
 TENSORS = ("theta", "gamma")
 """What every message of a round carries, each a vector of length d."""
 
@@ -44,9 +44,6 @@ WITNESSED = 64
 
 WINDOW = 8
 """The last so many rounds that an edge counted are told with each message."""
-
-NAMED = 1024
-"""At most so many clients that the sender has found out are told with a message."""
 
 
 Payload = tuple[bytes, ...]
@@ -111,12 +108,11 @@ class Header(_Strict):
         boot: Drawn when the sender was started: one that changed has forgotten what it was sent.
         since: The round from which on the sender's record of this edge counts.
         counted: The last rounds that the edge counted in, as the sender has it on disk.
-        found: Whom the sender has found out (:mod:`purifl.hearsay`), by what it was sent itself.
         signature: Of :func:`statement`, where neighbours compare digests.
         witnessed: What the sender's other neighbours sent in the round before, where they do.
     """
 
-    version: Literal[3] = 3
+    version: Literal[2] = 2
     federation: Annotated[str, Field(max_length=64)]
     experiment: Annotated[str, Field(max_length=64)]
     round: Round
@@ -128,7 +124,6 @@ class Header(_Strict):
     scalars: Annotated[dict[str, float], Field(max_length=len(SCALARS))]
     since: Round = 0
     counted: Annotated[tuple[Round, ...], Field(max_length=WINDOW)] = ()
-    found: Annotated[tuple[Peer, ...], Field(max_length=NAMED)] = ()
     signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){0,100}$")] = ""
     witnessed: Annotated[tuple[Statement, ...], Field(max_length=WITNESSED)] = ()
 

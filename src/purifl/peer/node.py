@@ -27,7 +27,7 @@ from purifl.peer.ledger import Ledger
 from purifl.peer.links import LinkError
 from purifl.peer.mailbox import Mailbox
 from purifl.peer.measure import Measure
-from purifl.peer.messages import NAMED, Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
+from purifl.peer.messages import Answer, Expected, Header, Layout, Message, Payload, Reject, digest_of
 from purifl.peer.overheard import OLD_TLS, refusal
 from purifl.peer.participant import Participant
 from purifl.peer.store import Store, WriteError
@@ -222,7 +222,6 @@ class Node:
             header = self._header(
                 round_, size=layout.size, digest=digest, scalars={"trust": self.me.trust_in(peer)},
                 since=edge.since, counted=tuple(each for each in edge.counted if each < round_),
-                found=self.me.found[:NAMED],
                 signature=signature, witnessed=self.witness.statements(peer) if self.witness else (),
             )  # fmt: skip
             to[peer] = header.frame(), payload

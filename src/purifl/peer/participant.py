@@ -15,7 +15,6 @@ from purifl.defenses.gpd import Recording
 from purifl.engines import Work, engine_for
 from purifl.errors import ConfigError
 from purifl.experiment import Experiment
-from purifl.hearsay import accusers
 from purifl.memory import check
 from purifl.models import Build
 from purifl.neighbourhood import Neighbourhood
@@ -96,11 +95,6 @@ class Participant(ABC):
         return bool(self.cut[self.place[peer]])
 
     @property
-    def found(self) -> tuple[int, ...]:
-        """The neighbours that it says to have found out."""
-        return ()
-
-    @property
     def forgets(self) -> bool:
         """Whether a cut empties the record of an edge for good."""
         return False
@@ -132,17 +126,7 @@ class Participant(ABC):
             for name in TENSORS:
                 columns[name][k] = message.tensors[name].to(self.device)
             trust[k], present[k] = message.header.scalars["trust"], True
-        return Heard(torch.stack(columns["theta"]), torch.stack(columns["gamma"]), trust, present, self._told(messages))
-
-    def _told(self, messages: Mapping[int, Message]) -> Tensor | None:
-        """(E,) by how many others it is told of each neighbour that it was found out; None where nobody says it."""
-        named = {peer: self.place.keys() & set(message.header.found) for peer, message in messages.items()}
-        if not any(named.values()):
-            return None
-        said = torch.zeros(len(self.ids), len(self.ids), device=self.device)
-        for peer, others in named.items():
-            said[self.place[peer], [self.place[other] for other in others]] = 1
-        return accusers(self.hood, said)
+        return Heard(torch.stack(columns["theta"]), torch.stack(columns["gamma"]), trust, present)
 
     def _differences(self, heard: Heard, messages: Mapping[int, Message]) -> dict[int, Tensor]:
         """γ_j − γ_i of each message, after having measured them."""
@@ -217,12 +201,6 @@ class Benign(Participant):
         self.exposed = torch.zeros_like(self.hood.to_self)
         detector = experiment.detector.among(self.ids)
         self.rows = Rows(self.hood, defense, detector, experiment.mixing, self.step_size)
-
-    @property
-    def found(self) -> tuple[int, ...]:
-        """Whom its defence has found out."""
-        found = self.rows.found
-        return () if found is None else tuple(peer for peer, k in self.place.items() if found[k])
 
     @property
     def forgets(self) -> bool:
