@@ -183,8 +183,8 @@ class Persistence(Detector):
     Four modules say what else there is to allow for, or to ask:
 
     - :mod:`~purifl.beginnings`: what first messages tell. alike_ij allows for more data, which take a client farther
-      from everyone; who is *odd* has no such excuse, and nor do others excuse it by their size: it is compared with
-      median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
+      from everyone. Who is *odd* has no such excuse, and cannot hide behind those who have: in its ``apart`` the median
+      is median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
     - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
     - :mod:`~purifl.waves`: where the graph is not complete, or either end has fewer than four neighbours, the edge is
@@ -320,7 +320,7 @@ def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor)
 
 
 def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
-    """(E,) how much farther than is usual ``among`` neighbours one is, for its size; who is odd, for theirs, too."""
+    """(E,) how much farther than usual ``among`` neighbours one is, for its size, and who is odd also for theirs."""
     scaled = state["alike"] * distance
     usual, for_size = (hood.medians(each, among)[hood.rows] for each in (distance, scaled))
     return (scaled / torch.where(state["odd"] & (for_size > 0), for_size, usual)).nan_to_num(0, 0)
