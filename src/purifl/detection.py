@@ -321,9 +321,11 @@ def _unusual(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor)
 
 def _apart(state: State, hood: Neighbourhood, distance: Tensor, among: Tensor) -> Tensor:
     """(E,) how much farther than usual ``among`` neighbours one is, for its size, and who is odd also for theirs."""
-    scaled = state["alike"] * distance
-    usual, for_size = (hood.medians(each, among)[hood.rows] for each in (distance, scaled))
-    return (scaled / torch.where(state["odd"] & (for_size > 0), for_size, usual)).nan_to_num(0, 0)
+    scaled, usual = state["alike"] * distance, hood.medians(distance, among)[hood.rows]
+    if not surely_none(state["odd"]):
+        for_size = hood.medians(scaled, among)[hood.rows]
+        usual = torch.where(state["odd"] & (for_size > 0), for_size, usual)
+    return (scaled / usual).nan_to_num(0, 0)
 
 
 def _levelled(hood: Neighbourhood, distance: Tensor, cut: Tensor) -> Tensor:
