@@ -66,6 +66,21 @@ def test_a_file_that_is_no_study_of_parts_is_refused_with_exit_code_2(columns, t
     assert "parts.csv" in capsys.readouterr().err
 
 
+def test_a_part_that_does_not_exist_is_refused_by_name_with_exit_code_2(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "parts.csv"
+    monkeypatch.setattr("sys.argv", ["parts", "--only", "waves,tides", "--out", str(out)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--only: tides is not one of" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_some_parts_need_only_their_own_runs():
+    runs = wanted("digits", seeds=1, only=["a hub makes up"])
+    assert {each["without"] for each in runs} == {ALL, "a hub makes up"}
+    assert {each["part"] for each in runs} == set(PARTS["a hub makes up"].reach)
+
+
 def test_rows_that_are_there_are_shown(tmp_path, monkeypatch, capsys):
     out, rows = tmp_path / "parts.csv", [row(ALL, "0.9"), row("waves", "0.8")]
     lines = [",".join(each.get(field, "") for field in FIELDS) for each in rows]
