@@ -112,17 +112,21 @@ def experiment(settings: dict[str, Any], device: str) -> Experiment:
 
 def job(settings: dict[str, Any], device: str) -> dict[str, Any]:
     """One run, as a row."""
-    result = run(experiment(settings, device))
+    return settings | found(run(experiment(settings, device)))
+
+
+def found(result: Result) -> dict[str, Any]:
+    """What a run found, as its row has it."""
     malicious = set(result.malicious)
     to_malicious = sum(edge["neighbour"] in malicious for edge in result.trust)
-    found = result.final | result.summary() | {
+    all_ = result.final | result.summary() | {
         "median_cut_round": median_cut_round(result, to_malicious),
         "malicious_edges": to_malicious,
         "benign_edges": len(result.trust) - to_malicious,
         "readmissions": sum(event["event"] == "readmitted" for event in result.events),
         "components": " ".join(f"{accuracy:.4f}" for accuracy in components(result)),
     }  # fmt: skip
-    return settings | {key: found[key] for key in FOUND}
+    return {key: all_[key] for key in FOUND}
 
 
 def median_cut_round(result: Result, edges: int) -> int | None:
