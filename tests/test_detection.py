@@ -213,7 +213,7 @@ def persistence_by_hand(hood, edges, messages, kept, own, sharpness, trusted):
         dots, bounds = np.sum(messages[:, j] * own[:, i], axis=1), lengths[:, j] * own_lengths[:, i]
         pushing = [t for t in range(len(messages)) if push_in(t + 1, i, j, around) > 1]
         cosine, average = dots[-1] / bounds[-1], dots[pushing].sum() / max(bounds[pushing].sum(), 1e-9)
-        along = average > 0.1 and (cosine > 0.1 or average > 0.3)
+        along = average > 0.1 and (cosine > 0.1 or average > 0.3) and own_lengths[-1, i] <= 3 * lengths[0, i]
         return slow(i, j) and kept[i, j] and along and lasting <= 1.5 * min(growth, 3) ** 1.5
 
     def squares(rounds, i, j):
@@ -418,6 +418,22 @@ def test_a_wave_that_has_clearly_been_along_may_turn_aside_for_a_round(before, p
     messages[0, 4] += 0.02 * aside
     messages[9:, 4] += 0.2 * (before * way + math.sqrt(1 - before**2) * aside)
     messages[-1, 4] = 0.2 * aside
+    hood, scores = watch(ring, messages, own)
+    to_it = (hood.cols == 4) & hood.to_others
+    assert (scores[-2][to_it] == 1).all()
+    assert ((scores[-1][to_it] == 1) == passes).all()
+
+
+@pytest.mark.parametrize(("longer", "passes"), [(2.9, True), (3.1, False)])
+def test_a_wave_comes_to_nobody_whose_own_gradient_has_grown(longer, passes):
+    """Of a neighbour whose messages grow along with that gradient, which is now that many times as long as at first."""
+    rng, ring = np.random.default_rng(16), nx.cycle_graph(10)
+    messages = np.full((7, 10, 50), 0.1) * rng.normal(1, 0.1, size=(7, 10, 50))
+    own = messages.copy()
+    messages[2:, 4] += 2.0
+    own[-1] *= (
+        longer * np.linalg.norm(messages[0], axis=1, keepdims=True) / np.linalg.norm(own[-1], axis=1, keepdims=True)
+    )
     hood, scores = watch(ring, messages, own)
     to_it = (hood.cols == 4) & hood.to_others
     assert (scores[-2][to_it] == 1).all()

@@ -14,10 +14,11 @@ where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by t (1 − ⟨S_j
 For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
 gradient. A push counts for no more than 1 in a round in which its P_ij ≤ 3/2 g_ij^{3/2} and
 
-    along_ij > 0.1,    and cos(γ_j^t, g_i^t) > 0.1 or along_ij > 0.3,
+    along_ij > 0.1,    cos(γ_j^t, g_i^t) > 0.1 or along_ij > 0.3,    and ‖g_i^t‖ ≤ 3 ‖γ_i⁰‖.
 
 along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was heard with a push over 1, and the
-growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more.
+growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Waves make messages longer,
+but not one's own gradient; what does is ruining the model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BEHIND = 2.0  # times max(m_i, m_j) is by how many messages a neighbour may be 
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
 _CLEARLY = 0.3  # the average from which on a single round does not matter
 _LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
-_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave
+_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave, and a gradient as sound
 
 
 def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
@@ -97,13 +98,16 @@ def _go_along(
 ) -> Tensor:
     """(K,) whether the messages over the edges ``slow`` (K,) are along with the rows' own gradients, and have been.
 
+    A gradient that has become too long is that of a model that is being ruined, and along with what ruins it by chance.
     The average of the cosines is Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds with a push over 1, of which
     this one is counted in now.
     """
     rows, them = hood.rows[slow], hood.cols[slow]
-    dot, bound = pair_products(own, rows, gamma, them), pair_products(own, rows, own, rows).sqrt() * lengths[them]
+    long = pair_products(own, rows, own, rows).sqrt()
+    dot, bound = pair_products(own, rows, gamma, them), long * lengths[them]
     counted = (push[slow] > 1) & dot.isfinite() & bound.isfinite()
     for name, now in (("dots", dot), ("bound", bound)):
         state[name][slow] += torch.where(counted, now, 0)
     dots, bounds = state["dots"][slow], state["bound"][slow]
-    return (dots > _ALONG * bounds) & ((dot > _ALONG * bound) | (dots > _CLEARLY * bounds))
+    sound = long <= _GROWN * state["first"][hood.listeners[slow]]
+    return sound & (dots > _ALONG * bounds) & ((dot > _ALONG * bound) | (dots > _CLEARLY * bounds))
