@@ -126,7 +126,7 @@ def table(args: argparse.Namespace, findings: Findings, chosen: list[dict[str, A
     names = ["setting", *(f"cut in round {cut_in}" for cut_in in args.cut_in), "`gpd`"]
     lines = [names, ["---"] * len(names)]
     for setting in map(as_text, chosen):
-        upper = findings.upper(setting | {"attack": study.ATTACKS[0]})
+        upper = findings.upper(setting | ({"attack": study.ATTACKS[0]} if setting["attack"] == NOBODY else {}))
         mine = [row for row in rows if all(row[key] == setting[key] for key in SETTING)]
         groups = [[row for row in mine if row["cut_in"] == str(cut_in)] for cut_in in args.cut_in]
         groups.append([row for row in findings.gpd(setting) if int(row["seed"]) < args.seeds])
