@@ -84,8 +84,10 @@ CHAINS = {
     "grid-noise-l": cell("grid", "label-dir", "gaussian"),
     "grid-on-off-l": cell("grid", "label-dir", "on-off"),
 }
-CELLS = COMPLETE | STARS | CHAINS
+RUINED = {f"{graph}-lie-n": cell(graph, "non-overlap", "lie") for graph in ("ring", "line", "grid")}
+CELLS = COMPLETE | STARS | CHAINS | RUINED
 MANY, SPARSE = (*COMPLETE, *STARS), (*STARS, *CHAINS)
+EVERYWHERE = (*COMPLETE, *SPARSE)
 
 
 @dataclass(frozen=True)
@@ -153,27 +155,27 @@ PARTS = {
     ),
     "own gradient": Part(
         ((detection, "_push", _without_own_gradient(detection._push, kin.allowed)),),
-        (*CELLS,), ("backdoor-n", "stealth-n", "dissensus-l"),
+        EVERYWHERE, ("backdoor-n", "stealth-n", "dissensus-l"),
     ),
     "openness": Part(
         ((Persistence, "begin", _open(Persistence.begin)),), SPARSE, ("star-honest-l", "leaves-lie-l", "line-honest-q")
     ),
     "share heard": Part(
         ((detection, "_levelled", lambda hood, distance, cut: distance),),
-        (*CELLS,), ("backdoor-l", "backdoor-n", "leaves-lie-l"),
+        EVERYWHERE, ("backdoor-l", "backdoor-n", "leaves-lie-l"),
     ),
     "who passes on": Part(
-        ((detection, "_SHIELDED", 0.0),), (*CELLS,), ("grid-lie-l", "ring-backdoor-l", "dissensus-l")
+        ((detection, "_SHIELDED", 0.0),), EVERYWHERE, ("grid-lie-l", "ring-backdoor-l", "dissensus-l")
     ),
-    "earned patience": Part(((gpd, "_EARNED", 1e-9),), (*CELLS,), ("backdoor-n", "lie-n", "fang-l")),
-    "patience after a cut": Part(((gpd.GPD, "patience", _impatient),), (*CELLS,), ("dissensus-l", "dissensus-q")),
+    "earned patience": Part(((gpd, "_EARNED", 1e-9),), EVERYWHERE, ("backdoor-n", "lie-n", "fang-l")),
+    "patience after a cut": Part(((gpd.GPD, "patience", _impatient),), EVERYWHERE, ("dissensus-l", "dissensus-q")),
     "marked": Part(
         ((Persistence, "marked", lambda self, state: torch.zeros_like(state["against"])),), MANY, ("fang-n", "fang-l")
     ),
     "struck": Part(((Persistence, "opposed", lambda self, state: None),), MANY, ("fang-n", "fang-l")),
-    "by quarters": Part(((gpd, "_SHARE", 1.0),), (*CELLS,), ("dissensus-l", "backdoor-n", "lie-n")),
-    "keep": Part((), (*CELLS,), ("backdoor-n", "lie-n"), {"name": "gpd", "keep": None}),
-    "probation": Part((), (*CELLS,), ("honest-n", "dissensus-q"), {"name": "gpd", "probation": 1000}),
+    "by quarters": Part(((gpd, "_SHARE", 1.0),), EVERYWHERE, ("dissensus-l", "backdoor-n", "lie-n")),
+    "keep": Part((), EVERYWHERE, ("backdoor-n", "lie-n"), {"name": "gpd", "keep": None}),
+    "probation": Part((), EVERYWHERE, ("honest-n", "dissensus-q"), {"name": "gpd", "probation": 1000}),
     "claims of kin": Part(
         ((kin, "beyond_kin", lambda state, hood, distance, own, kept, counts: torch.zeros_like(distance)),),
         (*COMPLETE,), ("weak-i", "weak-q"),
@@ -193,6 +195,7 @@ PARTS = {
         ((waves, "_CLEARLY", torch.inf),),
         SPARSE, ("star-honest-q", "ring-honest-q", "line-honest-q", "grid-honest-q", "ring-backdoor-l", "grid-lie-l"),
     ),
+    "a sound gradient": Part(((waves, "_SOUND", torch.inf),), (*SPARSE, *RUINED), (*RUINED,)),
     "half over slow edges": Part(((detection, "_SLOWLY", 4.0),), (*STARS,), ("star-honest-l", "leaves-backdoor-l")),
     "discord": Part(
         ((discord, "discord", lambda state, hood, distance, lengths, kept: torch.zeros_like(distance)),),

@@ -18,7 +18,7 @@ gradient. A push counts for no more than 1 in a round in which its P_ij ≤ 3/2 
 
 along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was heard with a push over 1, and the
 growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Waves make messages longer,
-but not one's own gradient; what does is ruining the model.
+but hardly one's own gradient; an attack that ruins the model does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _BEHIND = 2.0  # times max(m_i, m_j) is by how many messages a neighbour may be 
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
 _CLEARLY = 0.3  # the average from which on a single round does not matter
 _LASTING = 1.5  # the persistence that a wave may have besides what its growth allows
-_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave, and a gradient as sound
+_GROWN = 3.0  # times the length of the first messages, up to which longer ones count as a wave
+_SOUND = 3.0  # times as long as its first message is at most the gradient of a client that excuses a wave
 
 
 def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
@@ -109,5 +110,5 @@ def _go_along(
     for name, now in (("dots", dot), ("bound", bound)):
         state[name][slow] += torch.where(counted, now, 0)
     dots, bounds = state["dots"][slow], state["bound"][slow]
-    sound = long <= _GROWN * state["first"][hood.listeners[slow]]
+    sound = long <= _SOUND * state["first"][hood.listeners[slow]]
     return sound & (dots > _ALONG * bounds) & ((dot > _ALONG * bound) | (dots > _CLEARLY * bounds))
