@@ -168,8 +168,8 @@ def test_a_worker_that_is_killed_costs_its_own_run_only_and_another_goes_on_with
     before = {process.pid for process in multiprocessing.active_children()}
 
     def kill(now):
-        begun = store.folder(long).begun and now.running == 1
-        if begun and now.done == 2:  # the short runs are done, so whoever is at work has the long one
+        underway = store.folder(long).rows("metrics.jsonl") and now.running == 1
+        if underway and now.done == 2:  # the short runs are done, so whoever is at work has the long one
             for process in multiprocessing.active_children():
                 if process.pid not in before:
                     os.kill(process.pid, signal.SIGKILL)
