@@ -50,6 +50,16 @@ def test_forty_percent_attackers_are_measured_under_every_attack_once_and_have_a
     assert Findings([upper("0.9", **bound), run]).differences(run, ahead) == pytest.approx([-0.1])
 
 
+def test_what_is_missed_by_little_are_settings_of_the_study_with_an_upper_each():
+    parts = {name: [study.USUAL | cell for cell in study.cells(name)] for name in ("ratios", "forty", "skewed")}
+    missed = [study.USUAL | cell for cell in study.cells("missed")]
+    assert all(any(cell in cells for cells in parts.values()) for cell in missed)
+    rows = [row(**{key: str(value) for key, value in cell.items()}, part="missed") for cell in missed]
+    (settings,) = Findings(rows).tables().values()
+    assert len(settings) == 7
+    assert all(Findings(rows).differences(setting, ahead) for setting in settings)
+
+
 def test_the_worst_part_of_a_graph():
     sparse = {"part": "sparse", "topology": "ring"}
     run, bound = row(components="0.90 0.70", **sparse), upper("0.8", components="0.85 0.80", **sparse)
