@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from purifl.defenses.gpd import GPD
-from purifl.detection import Persistence
+from purifl.detection.persistence import Persistence
 from purifl.drawing import drawn
 from purifl.errors import PuriflError
 from purifl.metrics import Row

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 import torch
 
 from purifl import Experiment
-from purifl.beginnings import AGAINST, ALONG, agreement_of, are_long
+from purifl.detection.beginnings import AGAINST, ALONG, agreement_of, are_long
 from purifl.errors import PuriflError
 from purifl.simulation import Simulation
 

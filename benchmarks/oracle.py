@@ -32,7 +32,8 @@ from torch import Tensor
 from purifl import Experiment, run
 from purifl.defenses import Heard, Turn, defenses
 from purifl.defenses.bounds import Upper
-from purifl.detection import Persistence, detectors
+from purifl.detection import detectors
+from purifl.detection.persistence import Persistence
 from purifl.errors import DataError, PuriflError
 from purifl.neighbourhood import Neighbourhood
 from purifl.simulation import attackers_of, available

@@ -29,9 +29,9 @@ from unittest.mock import patch
 import study
 import torch
 
-from purifl import beginnings, detection, discord, kin, waves
 from purifl.defenses import gpd
-from purifl.detection import Persistence
+from purifl.detection import beginnings, discord, kin, persistence, waves
+from purifl.detection.persistence import Persistence
 from purifl.errors import PuriflError
 from purifl.simulation import available
 
@@ -143,9 +143,9 @@ PARTS = {
     "who is odd": Part(
         ((beginnings, "note", _without_mark(beginnings.note, "odd")),), MANY, ("forty-fang-q", "fang-l")
     ),
-    "unusual": Part(((detection, "_UNUSUAL", 1.0),), MANY, ("backdoor-n", "honest-n", "stealth-n")),
+    "unusual": Part(((persistence, "_UNUSUAL", 1.0),), MANY, ("backdoor-n", "honest-n", "stealth-n")),
     "apart": Part(
-        ((detection, "_apart", lambda state, hood, distance, among: torch.zeros_like(distance)),),
+        ((persistence, "_apart", lambda state, hood, distance, among: torch.zeros_like(distance)),),
         MANY, ("fang-l", "fang-n", "dissensus-l", "stealth-n"),
     ),
     "alike": Part(((beginnings, "_alike", _any_size),), MANY, ("honest-q", "backdoor-q", "dissensus-q")),
@@ -154,18 +154,18 @@ PARTS = {
         MANY, ("honest-q", "backdoor-q", "lie-q", "weak-q", "dissensus-q", "star-honest-q"),
     ),
     "own gradient": Part(
-        ((detection, "_push", _without_own_gradient(detection._push, kin.allowed)),),
+        ((persistence, "_push", _without_own_gradient(persistence._push, kin.allowed)),),
         EVERYWHERE, ("backdoor-n", "stealth-n", "dissensus-l"),
     ),
     "openness": Part(
         ((Persistence, "begin", _open(Persistence.begin)),), SPARSE, ("star-honest-l", "leaves-lie-l", "line-honest-q")
     ),
     "share heard": Part(
-        ((detection, "_levelled", lambda hood, distance, cut: distance),),
+        ((persistence, "_levelled", lambda hood, distance, cut: distance),),
         EVERYWHERE, ("backdoor-l", "backdoor-n", "leaves-lie-l"),
     ),
     "who passes on": Part(
-        ((detection, "_SHIELDED", 0.0),), EVERYWHERE, ("grid-lie-l", "ring-backdoor-l", "dissensus-l")
+        ((persistence, "_SHIELDED", 0.0),), EVERYWHERE, ("grid-lie-l", "ring-backdoor-l", "dissensus-l")
     ),
     "earned patience": Part(((gpd, "_EARNED", 1e-9),), EVERYWHERE, ("backdoor-n", "lie-n", "fang-l")),
     "patience after a cut": Part(((gpd.GPD, "patience", _impatient),), EVERYWHERE, ("dissensus-l", "dissensus-q")),
@@ -196,7 +196,7 @@ PARTS = {
         SPARSE, ("star-honest-q", "ring-honest-q", "line-honest-q", "grid-honest-q", "ring-backdoor-l", "grid-lie-l"),
     ),
     "a sound gradient": Part(((waves, "_SOUND", torch.inf),), (*SPARSE, *RUINED), (*RUINED,)),
-    "half over slow edges": Part(((detection, "_SLOWLY", 4.0),), (*STARS,), ("star-honest-l", "leaves-backdoor-l")),
+    "half over slow edges": Part(((persistence, "_SLOWLY", 4.0),), (*STARS,), ("star-honest-l", "leaves-backdoor-l")),
     "discord": Part(
         ((discord, "discord", lambda state, hood, distance, lengths, kept: torch.zeros_like(distance)),),
         SPARSE, ("ring-fang-i", "grid-noise-l"),
@@ -204,7 +204,7 @@ PARTS = {
     "akin for good": Part(((discord, "AKIN", 2.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
     "fading": Part(((discord, "_FADING", 1.0),), SPARSE, ("ring-fang-i", "hub-fang-i")),
     "an only neighbour": Part(
-        ((detection, "_unexcused", lambda hood, scale, first: scale[hood.listeners]),), SPARSE, ("hub-lie-l",)
+        ((persistence, "_unexcused", lambda hood, scale, first: scale[hood.listeners]),), SPARSE, ("hub-lie-l",)
     ),
     "a hub makes up": Part(
         ((gpd, "_hubs", lambda hood, first: torch.zeros_like(hood.size, dtype=torch.bool)),),

@@ -9,7 +9,9 @@ from torch.utils.data import TensorDataset
 from purifl import Client, Federation, Samples, Training
 from purifl.attacks import attacks
 from purifl.defenses import defenses
-from purifl.detection import NoDetection, Persistence, detectors
+from purifl.detection import detectors
+from purifl.detection.none import NoDetection
+from purifl.detection.persistence import Persistence
 from purifl.errors import ConfigError, DataError
 from purifl.topology import topologies
 from quadratics import federation, problem, steps, tracking_error

@@ -9,7 +9,7 @@ from torch import nn
 
 from purifl import Client, Experiment, Federation, Samples, Training, run
 from purifl.defenses import defenses
-from purifl.detection import NoDetection
+from purifl.detection.none import NoDetection
 from purifl.errors import ConfigError
 from purifl.simulation import Simulation
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl.defenses import Setting, defenses
-from purifl.detection import NoDetection
+from purifl.detection.none import NoDetection
 from purifl.errors import ConfigError, RunError
 from purifl.records import Dense, Log
 from purifl.topology import neighbourhood

@@ -9,7 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from purifl.defenses import Heard, Turn, defenses
-from purifl.detection import NoDetection, detectors
+from purifl.detection import detectors
+from purifl.detection.none import NoDetection
 from purifl.errors import ConfigError
 from purifl.experiment import Experiment
 from purifl.simulation import Simulation

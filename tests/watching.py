@@ -2,11 +2,13 @@
 
 from itertools import pairwise
 
+import networkx as nx
 import numpy as np
 import torch
 
 from purifl.defenses import Heard
-from purifl.detection import Persistence, lower_trust
+from purifl.detection import lower_trust
+from purifl.detection.persistence import Persistence
 from purifl.topology import neighbourhood
 
 
@@ -53,3 +55,16 @@ def least_trust(hood, scores):
         trust = lower_trust(hood, trust, each, everyone(hood))
         least = torch.minimum(least, trust)
     return least / hood.uniform
+
+
+def setting(n=6, d=4, seed=0, density=0.6):
+    graph = nx.compose(nx.path_graph(n), nx.gnp_random_graph(n, density, seed=seed))
+    hood = neighbourhood(graph, list(range(n)), list(range(n)))
+    gamma = torch.randn(n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return hood, gamma, list(zip(hood.rows.tolist(), hood.cols.tolist(), strict=True))
+
+
+GRAPHS = {
+    "complete": nx.complete_graph(10), "ring": nx.cycle_graph(10), "star": nx.star_graph(9), "line": nx.path_graph(10),
+    "grid": nx.convert_node_labels_to_integers(nx.grid_2d_graph(2, 5)),
+}  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 
 from purifl.attacks import MessageAttack, attacks
 from purifl.defenses.bounds import Lower
-from purifl.detection import Consistency
+from purifl.detection.consistency import Consistency
 from purifl.simulation import deterministic
 from quadratics import federation, steps
 from views import honest_problem, messages, single_precision, view

@@ -6,7 +6,7 @@ import torch
 
 from purifl.attacks.on_off import OnOff
 from purifl.defenses.bounds import Lower
-from purifl.detection import Similarity
+from purifl.detection.similarity import Similarity
 from quadratics import federation
 from views import honest_problem, messages, view
 

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from purifl.attacks.stealth import Stealth
 from purifl.defenses import Heard
 from purifl.defenses.bounds import Lower
-from purifl.detection import Consistency, History, NoDetection, Persistence, Similarity, lower_trust
+from purifl.detection import lower_trust
+from purifl.detection.consistency import Consistency
+from purifl.detection.history import History
+from purifl.detection.none import NoDetection
+from purifl.detection.persistence import Persistence
+from purifl.detection.similarity import Similarity
 from quadratics import federation
 from views import honest_problem, messages, view
 

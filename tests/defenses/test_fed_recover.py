@@ -8,7 +8,8 @@ from torch import Tensor
 from purifl import Experiment, Federation, Training
 from purifl.defenses import Heard, defenses
 from purifl.defenses.fed_recover import FedRecover, hessian_product
-from purifl.detection import Consistency, NoDetection
+from purifl.detection.consistency import Consistency
+from purifl.detection.none import NoDetection
 from purifl.errors import ConfigError, RunError
 from purifl.topology import neighbourhood
 from quadratics import Point, federation, problem, steps, tracking_error

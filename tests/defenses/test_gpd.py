@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from purifl import Client, Federation, Samples, Training
 from purifl.defenses import Defense, Heard, Turn, defenses
 from purifl.defenses.gpd import GPD, GPDPaper, GPDText, _bound
-from purifl.detection import Consistency, NoDetection, Persistence
+from purifl.detection.consistency import Consistency
+from purifl.detection.none import NoDetection
+from purifl.detection.persistence import Persistence
 from purifl.topology import neighbourhood, topologies
 from quadratics import federation, problem, steps, tracking_error
 from turns import distrust
@@ -514,7 +516,7 @@ def test_knowing_that_nobody_is_cut_saves_work_and_changes_nothing(monkeypatch):
         yield steps(federation(problem(), defense=GPD()), 25).state_dict()
 
     short = list(played())
-    for module in ("purifl.detection", "purifl.rows", "purifl.defenses.gpd"):
+    for module in ("purifl.detection.persistence", "purifl.rows", "purifl.defenses.gpd"):
         monkeypatch.setattr(f"{module}.surely_none", lambda marked: False)
     for quick, full in zip(short, played(), strict=True):
         assert all(torch.equal(quick[key], full[key]) for key in full)

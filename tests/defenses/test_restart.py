@@ -6,7 +6,8 @@ import torch
 
 from purifl.defenses import defenses
 from purifl.defenses.restart import Restart
-from purifl.detection import Consistency, NoDetection
+from purifl.detection.consistency import Consistency
+from purifl.detection.none import NoDetection
 from quadratics import Problem, federation, problem, steps, tracking_error
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from purifl import kin
-from purifl.detection import Persistence
+from purifl.detection import kin
+from purifl.detection.persistence import Persistence
 from purifl.topology import neighbourhood
 from watching import everyone, first, least_trust, tracked, watch
 

@@ -1,18 +1,7 @@
-"""Detectors: who among my neighbours is inconsistent, expressed as trust that falls round by round.
-
-Every detector gives each neighbour a score s_ij ≥ 0, and Algorithm 2 of the paper turns scores to trust,
-
-    s'_ij = s_ij / Σ_k s_ik,     w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik),
-
-an average with a half-life of one round. They differ only in what evidence the score is based on. docs/method.md
-derives the one that ``gpd`` uses, :class:`Persistence`. A defence with less *patience*, n_ij < 1, makes it shorter:
-
-    w_ij ← (n_ij w_ij + s'_ij) / (n_ij + 1),     normalised likewise.
-"""
+"""What adds up: the detector of ``gpd``. docs/method.md derives it."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -20,10 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from purifl import beginnings, discord, kin, waves
+from purifl.detection import beginnings, discord, kin, waves
+from purifl.detection.base import Detector, detectors
 from purifl.errors import ConfigError
 from purifl.neighbourhood import Neighbourhood, surely_none
-from purifl.registry import PAPER, Component, Registry
 from purifl.state import State
 
 if TYPE_CHECKING:
@@ -32,122 +21,6 @@ if TYPE_CHECKING:
 _PUSHING, _SLOWLY = 4.0, 2.0  # times its push, up to 1, is how far a neighbour's being apart counts; over slow edges
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
 _SHIELDED = 0.5  # of the distance of the farthest suspect, under which a neighbour only passes an attack on
-
-
-def lower_trust(
-    hood: Neighbourhood, trust: Tensor, scores: Tensor, kept: Tensor | None = None, patience: Tensor | None = None
-) -> Tensor:
-    """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere.
-
-    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij.
-    """
-    shares = hood.normalise(scores if kept is None else torch.where(kept, scores, 0))
-    new = trust + shares if patience is None else (patience * trust + shares) / (patience + 1)
-    return hood.normalise(new if kept is None else torch.where(kept, new, 0))
-
-
-class Detector(Component):
-    """Scores neighbours by what they send."""
-
-    def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """What the detector remembers between rounds, all tensors. ``first`` holds γ⁰ and the trust 1/m_j."""
-        return {}
-
-    def memory(self, hood: Neighbourhood, vector: int) -> int:
-        """Bytes of memory that takes, where a vector of length d takes ``vector``: known before anything is trained."""
-        return 0
-
-    def check_clients(self, ids: Collection[int]) -> None:
-        """Refuse to be told of clients that have none of these ids."""
-
-    def among(self, ids: Sequence[int]) -> Self:
-        """This detector for a neighbourhood in which client ``ids[k]`` is number k."""
-        return self
-
-    @abstractmethod
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
-        """(E,) s_ij from this round's γ (N, d), 1 for oneself; None leaves all trust as it is.
-
-        Everybody is scored, but those who are cut are no measure for the others: ``kept`` (E,) are the rest. ``own``
-        (R, d) are the rows' gradients g_i in this round, which nobody else is told.
-        """
-
-    def marked(self, state: State) -> Tensor | None:
-        """(E,) neighbours with no claim to Algorithm 2's patience, or None for nobody.
-
-        Where cuts last, a single score at the defence's threshold is enough to cut them.
-        """
-        return None
-
-    def opposed(self, state: State) -> Tensor | None:
-        """(E,) those :meth:`marked` who began against the client itself as well, or None for nobody."""
-        return None
-
-
-detectors: Registry[Detector] = Registry("detector", "purifl.detection")
-
-
-@detectors.register("none")
-class NoDetection(Detector):
-    """Nobody is ever suspected."""
-
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor | None:
-        """No score."""
-        return None
-
-
-@detectors.register("consistency")
-class Consistency(Detector):
-    """The paper's: trust falls with the distance of this round's γ to one's own."""
-
-    reference = PAPER + ", Algorithm 2"
-
-    temperature: float = Field(1.0, gt=0, description="unit of the distance; 1 is the paper's rule")
-
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
-        """s_ij = exp(−‖γ_j − γ_i‖₂ / temperature)."""
-        return torch.exp(-hood.distances(gamma) / self.temperature)
-
-
-@detectors.register("similarity")
-class Similarity(Detector):
-    """Trust falls as the direction of this round's γ turns away from one's own."""
-
-    reference = PAPER + ", ablation; the rule is not printed there, the cosine is our reading"
-
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
-        """s_ij = max(0, cos(γ_i, γ_j)); a zero vector resembles only oneself."""
-        unit = torch.nn.functional.normalize(gamma, dim=1)
-        return torch.where(hood.to_self, 1, hood.dots(unit).to(gamma.dtype).clamp(min=0))
-
-
-@detectors.register("history")
-class History(Detector):
-    """Trust falls with the distance of all γ so far, measured by one's own median neighbour.
-
-    A step on the way to ``persistence``: honest mini-batch noise averages out over the rounds while an attack adds
-    up. It needs a majority of honest neighbours of about one's own size. γ⁰ is left out.
-    """
-
-    sharpness: float = Field(4.0, gt=0, description="c, how fast the score falls beyond the median")
-
-    def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """The sum of all γ heard, a column each, and the number of rounds."""
-        return {"sum": torch.zeros_like(first.gamma), "rounds": torch.zeros((), dtype=torch.int64)}
-
-    def memory(self, hood: Neighbourhood, vector: int) -> int:
-        """The sum's."""
-        return hood.columns * vector
-
-    def scores(self, state: State, hood: Neighbourhood, gamma: Tensor, kept: Tensor, own: Tensor) -> Tensor:
-        """s_ij = exp(−c · max(0, D_ij / med_i − 1)), D_ij = ‖Σ_{τ=1..t} (γ_j^τ − γ_i^τ)‖₂."""
-        if state["rounds"] > 0:
-            state["sum"] += gamma
-        state["rounds"] += 1
-        distance = hood.distances(state["sum"])
-        median = hood.medians(distance, hood.to_others)[hood.rows]
-        excess = torch.where(median > 0, distance / median - 1, 0).clamp(min=0)
-        return torch.where(hood.to_self, 1, torch.exp(-self.sharpness * excess))
 
 
 @detectors.register("persistence")
@@ -166,7 +39,7 @@ class Persistence(Detector):
     other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
     gradients. How long another's may be its messages tell; one's own is known, and may stay long where messages become
     short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
-    attack ruins the model. To a *large* client (:mod:`~purifl.beginnings`) one's own adds nothing, and its gradient
+    attack ruins the model. To a *large* client (``beginnings.py``) one's own adds nothing, and its gradient
     could not grow at all. It is allowed as much again as its first message alone, which later ones do not lengthen, is
     worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for
     it: a client with one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
@@ -182,15 +55,15 @@ class Persistence(Detector):
 
     Four modules say what else there is to allow for, or to ask:
 
-    - :mod:`~purifl.beginnings`: what first messages tell. alike_ij allows for more data, which take a client farther
+    - ``beginnings.py``: what first messages tell. alike_ij allows for more data, which take a client farther
       from everyone. Who is *odd* has no such excuse, and cannot hide behind those who have: in its ``apart`` the median
       is median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
-    - :mod:`~purifl.kin`: those who began alike have gradients that fade together. In the first rounds they are all that
+    - ``kin.py``: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
-    - :mod:`~purifl.waves`: where the graph is not complete, or either end has fewer than four neighbours, the edge is
+    - ``waves.py``: where the graph is not complete, or either end has fewer than four neighbours, the edge is
       *slow*. What a large client sends passes over it as a *wave*, which is no push, and neither is less of the same.
       ``apart`` counts min(1, 2 push_ij) times there, since distances differ more by themselves.
-    - :mod:`~purifl.discord`: clients with fewer than four neighbours compare them with themselves. The discord counts
+    - ``discord.py``: clients with fewer than four neighbours compare them with themselves. The discord counts
       min(1, 4 push_ij) times.
 
     An attack that a neighbour passes on looks like its own, only weaker. So while some neighbour is suspect, those not

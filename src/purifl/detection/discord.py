@@ -3,7 +3,7 @@
 Who takes part in gradient tracking comes to agree: what i sends in a round holds a share of what j sent in the round
 before, so that after a few rounds even clients without a class in common send messages along with each other's. Noise
 is along with nothing, and what is made against the others stays against them. Where a client has too few neighbours to
-compare them with each other :class:`~purifl.detection.Persistence` compares them with the client itself;
+compare them with each other :class:`~purifl.detection.persistence.Persistence` compares them with the client itself;
 docs/method.md, "Few neighbours: compared with oneself", has the figures.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from purifl.kin import AKIN
+from purifl.detection.kin import AKIN
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 

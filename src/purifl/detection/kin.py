@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from purifl.beginnings import ENOUGH, LONG, cosines_of
+from purifl.detection.beginnings import ENOUGH, LONG, cosines_of
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
 
