@@ -9,8 +9,9 @@ and as long as the same edges count it changes by one product a round, Σ_j c_ij
 an edge starts or stops counting. S_i is then summed anew over the edges that count: taking a record off again would
 leave the rounding of what it once held behind, and an attacker decides how large that is.
 
-A step of the model mixes w_ij γ_j in and has the record in γ_i, together d_ij as it is after the round. What j has done
-to the model in all rounds is −λ times the *influence* Σ_τ d_ij^τ, which can be asked for where records are *traced*.
+A step of the model mixes w_ij (γ_j − γ_i) in and has the record in γ_i, together d_ij as it is after the round. What j
+has done to the model in all rounds is −λ times the *influence* Σ_τ d_ij^τ, which can be asked for where records are
+*traced*.
 
 Two ways to keep what is needed then, with the same results to rounding: one vector for each edge (:class:`Dense`), or
 all γ heard so far with their weights (:class:`Log`), shared by all rows.

@@ -163,23 +163,25 @@ class GPD(Recording):
     clients, so that once all malicious neighbours are cut Σ_B γ = Σ_B g to rounding, in whatever order the cuts were
     made. A cut is mutual: a neighbour that says it has cut me is cut too. Both then forget d_ij.
 
-    In round τ the model of i moves by −λ d_ij^τ for what j has sent until then, in all of them by −λ s_ij with s_ij =
-    Σ_{τ≤t} d_ij^τ, the last d_ij^τ counting twice, because γ_i still holds it when j is cut. A cut leaves that there:
-    what was useful is in it, and the client's own gradients undo the rest. They cannot where they have little bearing,
-    as on the weights of words that only attackers use. So there is a bound, unless ``keep`` is None, to what all who
-    were ever cut have left in a weight, s_i = k_i + s_ij when j is cut:
+    In a round the model of i moves by −λ d_ij for what j has sent until then, in all of them by −λ times the
+    *influence* u_ij = Σ_τ d_ij^τ, the last of which counts twice, because γ_i still holds it when j is cut. A cut
+    leaves that there: what was useful is in it, and the client's own gradients undo the rest. They cannot where they
+    have little bearing, as on the weights of words that only attackers use. So there is a bound, unless ``keep`` is
+    None, to what all who were ever cut have left in a weight, u_i = k_i + u_ij when j is cut:
 
-        k_i ← clip(s_i, ±keep r_i p_i),    p_i = Σ_{τ<t} |g_i^τ|,    r_i = median of |s_i| / p_i where p_i > 0
+        k_i ← clip(u_i, ±keep r_i p_i),    p_i = Σ_{τ<t} |g_i^τ|,    r_i = median of |u_i| / p_i where p_i > 0
 
-    Where p_i = 0, nothing stays. The excess o_i ← o_i + s_i − k_i is taken back by a quarter each round, since all of
+    Where p_i = 0, nothing stays. The excess o_i ← o_i + u_i − k_i is taken back by a quarter each round, since all of
     it at once would be a push, for which neighbours would cut each other: θ_i ← Σ_j w_ij (θ_j − λ γ_j) + λ o_i / 4.
-    Nothing stays, either, of those *struck*: who began against the others and against the client itself, and are cut
-    for their first or second message. Training has hardly undone any of it, so all of o_i is taken back with the cut.
+    Nothing stays, either, of those *struck*: who began against most others and against the client itself, and are cut
+    in one of the first two rounds in which they are trusted. Training has hardly undone any of it, so all of o_i is
+    taken back with the cut.
 
     Those who were cut have also had weight that others would have had without them. Where differences take rounds to
     level out that is a delay, and it is made up for: a *hub*, which has more neighbours than any of them has, owes all
-    the weight that it ever gave to who is cut, and pays with its own. While it owes anything its score of itself counts
-    as 0, so that w_ii goes to the others, and what w_ii is short of an equal share is paid.
+    the weight that it ever gave to who is cut, and pays with its own. While it owes anything, and somebody is
+    consistent, its score of itself counts as 0, so that w_ii goes to the others, and what w_ii is short of an equal
+    share is paid.
 
     Algorithm 2's patience has to be earned. What a neighbour's trust so far counts against this round's score is
 
@@ -210,7 +212,7 @@ class GPD(Recording):
         allow_inf_nan=False,
         description="what neighbours that are cut did to a weight of the model stays up to this many times the median "
         "over the weights, each relative to the client's own gradients; more is taken back, and all of who begins "
-        "against everybody and is cut for its first messages (0: all of anybody's; null: nothing)",
+        "against most others and the client itself and is cut at once (0: all of anybody's; null: nothing)",
     )
 
     @property
@@ -251,7 +253,7 @@ class GPD(Recording):
         return theta
 
     def leave_behind(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
-        """s_i = k_i + Σ_j s_ij over the ``edges``, a mask (E,); what is too much of it to o_i, of those struck all."""
+        """u_i = k_i + Σ_j u_ij over the ``edges``, a mask (E,); what is too much of it to o_i, of those struck all."""
         if self.keep is None or not edges.any():
             return
         records = self.kept_as(hood, _vector(state["sum"]))
@@ -263,7 +265,7 @@ class GPD(Recording):
             _bound(state, rows_of(hood, others), self.keep)
 
     def track(self, state: State, turn: Turn, gradient: Tensor, previous: Tensor) -> Tensor:
-        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and s_ij go on, and so does what is given and owed."""
+        """γ_i ← g_i + Σ_{j not cut} d_ij; p_i and u_ij go on, and so does what is given and owed."""
         gamma = super().track(state, turn, gradient, previous)
         self._pay(state, turn)
         if self.traced:
@@ -286,7 +288,7 @@ class GPD(Recording):
         return scores.masked_fill(hood.to_self & paying[hood.rows], 0)
 
     def forget(self, state: State, hood: Neighbourhood, edges: Tensor) -> None:
-        """d_ij = 0 on the edges, which have left s_ij behind as if they were cut: nobody escapes by beginning anew."""
+        """d_ij = 0 on the edges, which have left u_ij behind as if they were cut: nobody escapes by beginning anew."""
         self.leave_behind(state, hood, edges)
         super().forget(state, hood, edges)
         state["given"].masked_fill_(edges, 0)
@@ -341,7 +343,7 @@ def _hubs(hood: Neighbourhood, first: Tensor) -> Tensor:
 
 
 def _bound(state: State, rows: Tensor, keep: float) -> None:
-    """k_i ← clip(s_i, ±keep r_i p_i) in the ``rows``, a mask (R,), the rest to o_i; r_i over weights with p_i > 0."""
+    """k_i ← clip(u_i, ±keep r_i p_i) in the ``rows``, a mask (R,), the rest to o_i; r_i over weights with p_i > 0."""
     for i in rows.nonzero().flatten().tolist():
         influence, path = state["kept"][i], state["path"][i]
         moved = path > 0

@@ -37,13 +37,13 @@ def remember(hood: Neighbourhood, enough: int) -> State:
 def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor, kept: Tensor) -> Tensor:
     """(E,) how far a neighbour's messages are from what their cosine with one's own allows; over 1 is too long.
 
-    ‖γ_j‖² (1 − max(0, c_ij)²) / (m_ij ‖γ_i‖)² with c_ij the cosine and m_ij = max(1, 2 + 10 c_ij), squares and products
-    being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and but for
-    the third to the eighth message of those who did not begin as large clients. Two kinds are asked for good, by their
-    recent messages, Σ_τ (3/4)^{t−τ}: those *akin*, whose first message had a cosine of 0.85 or more with the client's
-    own, and those who were ever cut, by either end, with m_ij = max(0, 10 c_ij) while the edge is not ``kept`` (E,).
-    This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each other; at none, there was no
-    message.
+    ‖γ_j‖² (1 − max(0, cos_ij)²) / (ℓ_ij ‖γ_i‖)², cos_ij the cosine and ℓ_ij = max(1, 2 + 10 cos_ij), squares and
+    products being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and
+    but for the third to the eighth message of those who did not begin as large clients. Two kinds are asked for good,
+    by their recent messages, Σ_τ (3/4)^{t−τ}: those *akin*, whose first message had a cosine of 0.85 or more with the
+    client's own, and those who were ever cut, by either end, with ℓ_ij = max(0, 10 cos_ij) while the edge is not
+    ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each other; at none,
+    there was no message.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)
@@ -64,12 +64,12 @@ def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor
 
 
 def _cosine(both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    """(E,) c, NaN where either has sent nothing."""
+    """(E,) cos_ij, NaN where either has sent nothing."""
     return (both / (ours * theirs).sqrt()).clamp(-1, 1)
 
 
 def _beyond(kept: Tensor, both: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    """(E,) ‖γ_j‖² (1 − max(0, c)²) / (m ‖γ_i‖)², infinite where m is 0, and 0 where either has sent nothing."""
+    """(E,) ‖γ_j‖² (1 − max(0, cos)²) / (ℓ ‖γ_i‖)², infinite where ℓ is 0, and 0 where either has sent nothing."""
     cosine = _cosine(both, ours, theirs)
     multiple = (_ALONG * cosine + torch.where(kept, _OWN, 0)).clamp(min=torch.where(kept, _LEAST, 0))
     return (theirs / ours * (1 - cosine.clamp(min=0) ** 2) / multiple**2).nan_to_num(0, torch.inf)

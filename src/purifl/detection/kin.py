@@ -6,9 +6,10 @@ those *akin* have a cosine of 0.85 or more, and neither is over four times as lo
 with kin", has the reasons and the figures.
 
 What a neighbour's gradient is now its messages tell: E_ij = Σ_τ (γ_j^τ − γ_i^τ) is close to g_j − g_i, so that E_ij +
-g_i is the gradient that j *claims*. An attacker's becomes longer by all that it has pushed. So ``apart`` is at least
+g_i is the gradient that j *claims*. An attacker's becomes longer by all that it has pushed. So the ratio in
+``apart`` is at least
 
-    c_ij / median_k c_ik,    c_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖,
+    claim_ij / median_k claim_ik,    claim_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖,
 
 over the kin k of j, a connected component of at least five who are akin. Groups that the client is not in itself have
 to be more than half of its neighbours.
@@ -92,12 +93,12 @@ def allowed(
 def beyond_kin(
     state: State, hood: Neighbourhood, distance: Tensor, own: Tensor, kept: Tensor, counts: Tensor
 ) -> Tensor:
-    """(E,) c_ij / median_k c_ik over the kin k of j that i listens to, c_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖; 0 without kin.
+    """(E,) claim_ij / median_k claim_ik over the kin k of j that i listens to, claim_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖.
 
-    Of an even number the median is the higher of the two in the middle. To a client that is kin itself it is no less
-    than c_ii = ‖g_i‖ / ‖γ_i⁰‖, so that nobody can make its kin look to it as if they claimed too much. ``distance``
-    (E,) is ‖E_ij‖, ``own`` (R, d) are the rows' gradients g_i. Where it could not be over 1, counted ``counts`` (E,)
-    times, whatever the angle between E_ij and g_i, it may be 0 as well.
+    It is 0 without kin. Of an even number the median is the higher of the two in the middle. To a client that is kin
+    itself it is no less than claim_ii = ‖g_i‖ / ‖γ_i⁰‖, so that nobody can make its kin look to it as if they claimed
+    too much. ``distance`` (E,) is ‖E_ij‖, ``own`` (R, d) are the rows' gradients g_i. Where it could not be over 1,
+    counted ``counts`` (E,) times, whatever the angle between E_ij and g_i, it may be 0 as well.
     """
     if not state["any_kin"]:
         return torch.zeros_like(distance)
@@ -112,7 +113,7 @@ def beyond_kin(
 
 
 def _over_medians(state: State, hood: Neighbourhood, kept: Tensor, claimed: Tensor, least: Tensor) -> Tensor:
-    """(E,) c_ij / median_k c_ik, above by the lengths ``claimed`` (E,), below by those claimed at ``least`` (E,)."""
+    """(E,) claim_ij / median_k claim_ik, above by the lengths ``claimed`` (E,), below by those at ``least`` (E,)."""
     first, kin = state["first"][hood.cols], state["kin"]
     least = least / first
     ours = least[hood.own][hood.rows].masked_fill(kin != kin[hood.own][hood.rows], 0)

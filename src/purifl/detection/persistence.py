@@ -35,14 +35,17 @@ class Persistence(Detector):
         unusual_ij = min(1, push_ij) · min(2, max(1, P_ij / median_k P_ik · quartile_k P_ik / median_k P_ik))
         apart_ij   = min(1, 4 push_ij) · alike_ij ‖E_ij‖ / median_k ‖E_ik‖
 
-    With nobody cut the *persistence* P_ij is 1/t for noise, 1 for a constant difference and t for a constant push; the
-    other ratio in ``push``, with a_j⁴ = mean_τ ‖γ_j^τ‖⁴, is below 1 as long as E_ij could be the difference of two
-    gradients. How long another's may be its messages tell; one's own is known, and may stay long where messages become
-    short, hence b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It counts for no more than at first, because it grows while an
-    attack ruins the model. To a *large* client (``beginnings.py``) one's own adds nothing, and its gradient
-    could not grow at all. It is allowed as much again as its first message alone, which later ones do not lengthen, is
-    worth in a_j: b_ij ≥ ‖γ_j⁰‖ / t^¼ in round t. What an only neighbour has made of one's own messages is no excuse for
-    it: a client with one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for a_i.
+    With nobody cut the *persistence* P_ij is, after T messages, 1/T for noise, 1 for a constant difference and T for a
+    constant push. The other ratio in ``push`` is below 1 as long as E_ij could be the difference of two gradients:
+
+    - How long the neighbour's may be its messages tell, a_j⁴ = mean_τ ‖γ_j^τ‖⁴.
+    - One's own is known, and may stay long where messages become short: b_ij = max(a_i, min(‖g_i^t‖, ‖γ_i⁰‖)). It
+      counts for no more than at first, because it grows while an attack ruins the model. What an only neighbour has
+      made of one's own messages is no excuse for it: a client with one neighbour has min(a_i, max(‖γ_i⁰‖, a_j)) for
+      a_i.
+    - To a *large* client's gradient (``beginnings.py``) one's own adds nothing, and it could not grow at all. It is
+      allowed as much again as its first message alone, which later ones do not lengthen, is worth in a_j: b_ij ≥
+      ‖γ_j⁰‖ / T^¼.
 
     κ_ij = (min(m_i, m_j) − 1) / max(m_i, m_j) allows for graphs through which differences level out slowly. So does
     ρ_i, the share of its neighbourhood that a client still listens to: with fewer to mix with, what remains between
@@ -55,14 +58,14 @@ class Persistence(Detector):
 
     Four modules say what else there is to allow for, or to ask:
 
-    - ``beginnings.py``: what first messages tell. alike_ij allows for more data, which take a client farther
-      from everyone. Who is *odd* has no such excuse, and cannot hide behind those who have: in its ``apart`` the median
-      is median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
+    - ``beginnings.py``: what first messages tell. alike_ij allows for more data, which take a client farther from
+      everyone. Who is *odd* has no such excuse, and cannot hide behind those who have: in its ``apart`` the median is
+      median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
     - ``kin.py``: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
-    - ``waves.py``: where the graph is not complete, or either end has fewer than four neighbours, the edge is
-      *slow*. What a large client sends passes over it as a *wave*, which is no push, and neither is less of the same.
-      ``apart`` counts min(1, 2 push_ij) times there, since distances differ more by themselves.
+    - ``waves.py``: where the graph is not complete, or either end has fewer than four neighbours, the edge is *slow*.
+      What a large client sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart``
+      counts min(1, 2 push_ij) times there, since distances differ more by themselves.
     - ``discord.py``: clients with fewer than four neighbours compare them with themselves. The discord counts
       min(1, 4 push_ij) times.
 

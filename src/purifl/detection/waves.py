@@ -5,20 +5,21 @@ graphs, of which it is those of clients with fewer than four neighbours. What a 
 them as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two sides;
 docs/method.md, "A wave is no push", derives them. Those already cut are judged without either.
 
-Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ, a push is made of
+Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ over the T messages so far, a push
+is made of
 
     E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i
 
-where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by t (1 − ⟨S_j, S_i⟩ / ‖S_i‖²) ≤ 2 max(m_i, m_j) messages.
+where ⟨S_j, S_i⟩ > ½ ‖S_j‖ ‖S_i‖ and j is behind by T (1 − ⟨S_j, S_i⟩ / ‖S_i‖²) ≤ 2 max(m_i, m_j) messages.
 
 For who does not have it yet a wave makes messages longer than they were at first and is along with the client's own
-gradient. A push counts for no more than 1 in a round in which its P_ij ≤ 3/2 g_ij^{3/2} and
+gradient. A push counts for no more than 1 in a round in which its P_ij ≤ 3/2 G_ij^{3/2} and
 
     along_ij > 0.1,    cos(γ_j^t, g_i^t) > 0.1 or along_ij > 0.3,    and ‖g_i^t‖ ≤ 3 ‖γ_i⁰‖.
 
-along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was heard with a push over 1, and the
-growth g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Waves make messages longer,
-but hardly one's own gradient; an attack that ruins the model does.
+along_ij = Σ_τ ⟨γ_j^τ, g_i^τ⟩ / Σ_τ ‖γ_j^τ‖ ‖g_i^τ‖ over all rounds in which j was listened to with a push over 1, and
+the growth G_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), taken as 3 if it is more. Waves make messages
+longer, but hardly one's own gradient; an attack that ruins the model does.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def let_pass(
 
 
 def _growth(state: State, us: Tensor, them: Tensor) -> Tensor:
-    """(K,) g_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), between 1 and 3."""
+    """(K,) G_ij = (max_τ ‖γ_i^τ‖ + max_τ ‖γ_j^τ‖) / (‖γ_i⁰‖ + ‖γ_j⁰‖), between 1 and 3."""
     longest, first = (state[name][us] + state[name][them] for name in ("longest", "first"))
     return (longest / first).nan_to_num(1).clamp(1, _GROWN)
 
