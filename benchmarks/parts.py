@@ -207,7 +207,7 @@ PARTS = {
         ((persistence, "_unexcused", lambda hood, scale, first: scale[hood.listeners]),), SPARSE, ("hub-lie-l",)
     ),
     "a hub makes up": Part(
-        ((gpd, "_hubs", lambda hood, first: torch.zeros_like(hood.size, dtype=torch.bool)),),
+        ((gpd, "_hubs", lambda hood: torch.zeros_like(hood.size, dtype=torch.bool)),),
         (*STARS,), ("leaves-backdoor-l", "leaves-lie-l"),
     ),
 }  # fmt: skip

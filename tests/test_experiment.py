@@ -295,3 +295,9 @@ def test_trusting_nobody_is_no_setting_so_that_runs_from_before_there_was_it_are
     assert some.to_dict()["detector"]["trusted"] == [2]
     assert some.digest() != Experiment.parse({}).digest()
     assert through_json(some) == some
+
+
+@pytest.mark.parametrize("probation", [0, 2**31 + 1, 10**19])
+def test_a_probation_is_a_number_that_can_be_doubled(probation):
+    with pytest.raises(ConfigError, match=r"defense\.probation"):
+        Experiment.parse({"defense": {"name": "gpd", "probation": probation}})

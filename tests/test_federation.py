@@ -249,3 +249,20 @@ def test_clients_to_trust_are_named_by_their_ids():
     assert trusting(9, 7) == (0, 2)
     with pytest.raises(ConfigError, match=r"detector\.trusted: \[0\] .* clients from 3 to 9"):
         trusting(0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "allowed"),
+    [
+        ({"graph": nx.DiGraph([(k, (k + 1) % 7) for k in range(7)])}, "graph", "give a networkx.Graph"),
+        ({"graph": nx.Graph([*nx.complete_graph(7).edges, (3, 3)])}, "graph", "edge to themselves"),
+        ({"graph": nx.Graph([(0, "a"), ("a", 1)])}, "graph", "the clients' ids"),
+        ({"ids": [0, 1, 2, 3, 4, 5, 5]}, "clients", "differ"),
+        ({"ids": [], "graph": nx.Graph()}, "clients", "one or more"),
+        ({"mixing": "uniforn"}, "mixing", "uniform, metropolis"),
+    ],
+)
+def test_what_is_no_federation_is_refused_before_anything_is_trained(changed, field, allowed):
+    with pytest.raises(ConfigError, match=allowed) as refused:
+        small_federation(**changed)
+    assert refused.value.field == field

@@ -18,8 +18,7 @@ def everyone(hood):
 
 def first(hood, gamma):
     """The first exchange, in which everybody says its trust 1/m."""
-    trust = (1 / torch.bincount(hood.rows).double())[hood.cols]
-    return Heard(gamma, gamma, trust, everyone(hood))
+    return Heard(gamma, gamma, (1 / hood.sizes.double())[hood.cols], everyone(hood))
 
 
 def tracked(graph, gradients):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
+import networkx as nx
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -67,6 +69,8 @@ class Federation:
         engine: EngineName = "auto",
         precision: Precision = "float32",
     ) -> None:
+        if mixing not in (None, *get_args(Mixing)):
+            raise ConfigError("mixing", mixing, f"give one of {', '.join(get_args(Mixing))}")
         self.mixing: Mixing = mixing or (defense or GPD()).mixing
         self.training, self.seed = _with_sizes(training or Training()), seed
         self.device, self.graph = torch.device(device), graph
@@ -86,8 +90,7 @@ class Federation:
     def _connect(self) -> None:
         """Lay out the edges: all of them, those of the rows that run the defence, and the attackers'."""
         ids = [c.id for c in self.clients]
-        if set(ids) != set(self.graph.nodes):
-            raise ConfigError("graph", sorted(self.graph.nodes), f"its nodes must be the clients' ids {sorted(ids)}")
+        _check_graph(self.graph, ids)
         self.benign = [k for k, c in enumerate(self.clients) if not c.malicious]
         self.malicious = [k for k, c in enumerate(self.clients) if c.malicious]
         benign, malicious = ([ids[k] for k in group] for group in (self.benign, self.malicious))
@@ -147,7 +150,7 @@ class Federation:
         """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
         owner = self.hood.owner
         theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
-        finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size)) & are_finite(gamma)
+        finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size))  # and so are both of them
         if self.device.type == "cuda" or not finite.all():  # to ask a GPU, the host would wait for it
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])
@@ -252,6 +255,20 @@ class Federation:
 
 
 _TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
+
+
+def _check_graph(graph: Graph, ids: list[int]) -> None:
+    """Refuse what is no undirected graph on these clients."""
+    if not ids:
+        raise ConfigError("clients", ids, "give one or more")
+    if len(set(ids)) != len(ids):
+        raise ConfigError("clients", sorted(ids), "their ids must differ")
+    if set(ids) != set(graph.nodes):
+        raise ConfigError("graph", sorted(graph.nodes, key=str), f"its nodes must be the clients' ids {sorted(ids)}")
+    if graph.is_directed() or graph.is_multigraph():
+        raise ConfigError("graph", type(graph).__name__, "clients hear each other or not at all: give a networkx.Graph")
+    if loops := sorted(nx.nodes_with_selfloops(graph)):
+        raise ConfigError("graph", loops, "these have an edge to themselves; every client hears itself without one")
 
 
 def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:

@@ -37,6 +37,7 @@ class Neighbourhood:
         own: (R,) position, among the edges, of each row's edge to itself.
         owner: (N,) the client whose message a column is; a client that speaks privately to each neighbour has
             several columns.
+        sizes: (N,) m_j, how many that client hears, itself included. It is part of the graph, and never its own word.
         clients: How many there are in the federation, whether or not anybody here hears them.
     """
 
@@ -44,11 +45,17 @@ class Neighbourhood:
     cols: Tensor
     own: Tensor
     owner: Tensor
+    sizes: Tensor
     clients: int
 
     @classmethod
     def of(
-        cls, heard: Sequence[Sequence[int]], own: Sequence[int], owner: Sequence[int], clients: int | None = None
+        cls,
+        heard: Sequence[Sequence[int]],
+        own: Sequence[int],
+        owner: Sequence[int],
+        sizes: Sequence[int],
+        clients: int | None = None,
     ) -> Neighbourhood:
         """Rows that hear the columns ``heard[i]``, one of which, ``own[i]``, is the row itself.
 
@@ -58,13 +65,15 @@ class Neighbourhood:
         cols = [j for js in heard for j in js]
         starts = torch.tensor([0, *(len(js) for js in heard)]).cumsum(0)
         loops = [int(starts[i]) + list(js).index(own[i]) for i, js in enumerate(heard)]
-        i, j, own_edges, owners = (torch.tensor(each, dtype=torch.int64) for each in (rows, cols, loops, owner))
-        return cls(i, j, own_edges, owners, len(set(owner)) if clients is None else clients)
+        numbers = (rows, cols, loops, owner, sizes)
+        i, j, own_edges, owners, theirs = (torch.tensor(each, dtype=torch.int64) for each in numbers)
+        return cls(i, j, own_edges, owners, theirs, len(set(owner)) if clients is None else clients)
 
     def to(self, device: torch.device | str) -> Neighbourhood:
         """The same neighbourhood on ``device``."""
-        rows, cols, own, owner = (x.to(device) for x in (self.rows, self.cols, self.own, self.owner))
-        return Neighbourhood(rows, cols, own, owner, self.clients)
+        tensors = (self.rows, self.cols, self.own, self.owner, self.sizes)
+        rows, cols, own, owner, sizes = (x.to(device) for x in tensors)
+        return Neighbourhood(rows, cols, own, owner, sizes, self.clients)
 
     @cached_property
     def size(self) -> Tensor:
@@ -145,7 +154,8 @@ class Neighbourhood:
         """Only the ``edges``, a mask (E,), and the rows whose they are; these keep their edges to themselves."""
         rows = edges[self.own]
         row, edge = rows.cumsum(0) - 1, edges.cumsum(0) - 1
-        return Neighbourhood(row[self.rows[edges]], self.cols[edges], edge[self.own[rows]], self.owner, self.clients)
+        own = edge[self.own[rows]]
+        return Neighbourhood(row[self.rows[edges]], self.cols[edges], own, self.owner, self.sizes, self.clients)
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
         """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). In a dense product all meet all, so x must be finite."""

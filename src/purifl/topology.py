@@ -197,7 +197,8 @@ def neighbourhood(
                 owner.append(position[j])
             columns.append(len(owner) - 1 if j in private and j != i else position[j])
         heard.append(columns)
-    return Neighbourhood.of(heard, [position[i] for i in rows], owner)
+    sizes = [1 + graph.degree[clients[position]] for position in owner]
+    return Neighbourhood.of(heard, [position[i] for i in rows], owner, sizes)
 
 
 def mixing_weights(kind: Mixing, hood: Neighbourhood, trust: Tensor, offered: Tensor, kept: Tensor) -> Tensor:

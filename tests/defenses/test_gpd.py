@@ -524,6 +524,16 @@ def test_knowing_that_nobody_is_cut_saves_work_and_changes_nothing(monkeypatch):
     assert short[-1]["cut"].any()
 
 
+def test_nobody_cuts_itself_however_long_a_hub_owes_weight():
+    """Its trust in itself is halved each round meanwhile, and is 0 in float32 after some 130."""
+    hood = neighbourhood(nx.star_graph(4), range(5), range(5))
+    defense, gamma = GPD(), torch.zeros(5, 3)
+    everyone = torch.ones_like(hood.to_self)
+    state = defense.begin(hood, Heard(gamma, gamma, hood.uniform, everyone))
+    trust = hood.uniform.masked_fill(hood.to_self & (hood.rows == 0), 0)
+    assert not defense.cut(state, hood, hood.uniform, Heard(gamma, gamma, trust, everyone)).any()
+
+
 def test_trust_is_shared_out_also_when_several_are_heard_again():
     fed = federation(problem(malicious=0), defense=GPD(probation=2), detector=Told(guilty=frozenset({3, 4, 5})))
     while not fed.cut.any():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purifl.detection import lower_trust
-from watching import setting
+from watching import everyone, setting
 
 
 @given(seed=st.integers(0, 999), patient=st.booleans())
@@ -39,3 +39,10 @@ def test_a_neighbour_without_any_score_is_under_the_threshold_after_four_rounds(
         trust = lower_trust(hood, trust, scores, torch.ones(100, dtype=torch.bool))
         below.append(bool((trust[(hood.cols == 3) & ~hood.to_self] <= 0.01).all()))
     assert below == [False, False, False, True, True]
+
+
+def test_a_row_without_any_score_or_trust_has_none_and_no_number_that_is_none():
+    hood, _, _ = setting(density=1)
+    nothing = torch.zeros_like(hood.uniform)
+    assert torch.equal(lower_trust(hood, nothing, nothing), nothing)
+    assert torch.equal(lower_trust(hood, nothing, nothing, everyone(hood), nothing), nothing)

@@ -40,7 +40,7 @@ def test_noise_is_discord_to_clients_with_few_neighbours_from_the_third_message_
 def discords(messages, kept):
     """Discord on a ring, round by round, at the two edges to client 4, to which ``kept`` says in what rounds it is."""
     hood = neighbourhood(GRAPHS["ring"], list(range(10)), list(range(10)))
-    state, to_it = remember(hood, enough=4), (hood.cols == 4) & hood.to_others
+    state, to_it = remember(hood), (hood.cols == 4) & hood.to_others
     for round_, message in enumerate(torch.tensor(messages)):
         (distance,), (lengths,) = hood.geometry(message)
         found = discord(state, hood, distance, lengths, ~to_it | (round_ in kept))
@@ -141,7 +141,7 @@ def test_noise_that_has_been_cut_stays_cut_however_short_it_becomes():
 
 def test_who_is_missed_is_not_along():
     """It counts as having sent the client's own message, which is along with its gradient whoever is missed."""
-    hood = Neighbourhood.of([[0, 1, 2]], [0], [0, 1, 2])
+    hood = Neighbourhood.of([[0, 1, 2]], [0], [0, 1, 2], [3, 3, 3])
     detector, way = Persistence(), torch.eye(2, 50, dtype=torch.float64)
     honest, own = 0.1 * way[0].repeat(3, 1), 0.1 * way[:1]
     state = detector.begin(hood, Heard(honest, honest, torch.full((3,), 1 / 3), torch.ones(3, dtype=torch.bool)))

@@ -57,7 +57,8 @@ def test_edges_are_slow_but_on_complete_graphs_of_five_or_more_and_a_peer_knows_
     state = Persistence().begin(whole, first(whole, torch.ones(len(clients), 3)))
     assert (state["slow"] == (whole.to_others & slow)).all()
     m = len(graph[0]) + 1
-    alone = Neighbourhood.of([range(m)], [0], range(m), len(clients))
+    sizes = [1 + graph.degree[j] for j in (0, *graph[0])]
+    alone = Neighbourhood.of([range(m)], [0], range(m), sizes, len(clients))
     gamma, present = torch.ones(m, 3), torch.ones(m, dtype=torch.bool)
     state = Persistence().begin(alone, Heard(gamma, gamma, torch.full((m,), 1 / m), present))
     assert (state["slow"] == (alone.to_others & slow)).all()

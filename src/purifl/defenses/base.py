@@ -143,11 +143,19 @@ class Defense(Component):
         return ""
 
     def judge(
-        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
+        self,
+        state: State,
+        hood: Neighbourhood,
+        scores: Tensor,
+        opposed: Tensor | None,
+        before: Tensor,
+        after: Tensor,
+        missed: Tensor | None = None,
     ) -> Tensor:
         """(E,) the trust to go on with, given this round's scores and the trust ``before`` and ``after`` them.
 
-        ``opposed`` (E,) are those who began against the client and the others, None where the detector does not say.
+        ``opposed`` (E,) are those who began against the client and the others, None where the detector does not say,
+        and ``missed`` (E,) those of whom nothing came that the scores could be of, None for nobody.
         """
         return after
 

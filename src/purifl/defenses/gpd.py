@@ -204,7 +204,10 @@ class GPD(Recording):
     forgets = True
 
     probation: int = Field(
-        8, ge=1, description="consistent rounds after which a neighbour that was cut is heard again; doubled each time"
+        8,
+        ge=1,
+        le=2**31,
+        description="consistent rounds after which a neighbour that was cut is heard again; doubled each time",
     )
     keep: float | None = Field(
         2.0,
@@ -229,7 +232,7 @@ class GPD(Recording):
         state, none = super().begin(hood, first), torch.zeros_like(hood.rows)
         zeros = {name: torch.zeros_like(state["sum"]) for name in (_OF_MODEL if self.traced else ())}
         counts = {name: none.clone() for name in ("cuts", "clean", "judged")}
-        given = {"given": torch.zeros_like(first.trust, dtype=torch.float64), "hub": _hubs(hood, first.trust)}
+        given = {"given": torch.zeros_like(first.trust, dtype=torch.float64), "hub": _hubs(hood)}
         owed = {"owed": torch.zeros_like(given["hub"], dtype=torch.float64)}
         return state | counts | given | owed | {"struck": torch.zeros_like(hood.to_self)} | zeros
 
@@ -303,7 +306,7 @@ class GPD(Recording):
 
     def whom(self, state: State, hood: Neighbourhood, trust: Tensor, heard: Heard) -> Tensor:
         """Everyone under the threshold here, or who says that we are there."""
-        return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0))
+        return self.suspects(hood, trust) | (heard.present & (heard.trust <= 0) & hood.to_others)
 
     def patience(self, state: State, hood: Neighbourhood, cut: Tensor) -> Tensor:
         """n_ij = min(1, t_ij / 8), or 1 in rows with an edge that is ``cut``."""
@@ -311,12 +314,20 @@ class GPD(Recording):
         return torch.where((hood.sums(cut.to(earned.dtype)) > 0)[hood.rows], 1, earned)
 
     def judge(
-        self, state: State, hood: Neighbourhood, scores: Tensor, opposed: Tensor | None, before: Tensor, after: Tensor
+        self,
+        state: State,
+        hood: Neighbourhood,
+        scores: Tensor,
+        opposed: Tensor | None,
+        before: Tensor,
+        after: Tensor,
+        missed: Tensor | None = None,
     ) -> Tensor:
         """Trust as in the beginning for those who have served their probation; a cut is trust 0.
 
-        The others make room in proportion. Who falls to the threshold by that is cut as well, and told so at once:
-        a cut that the other end does not know of would leave one of two records.
+        A round in which somebody was missed is none of its probation. The others make room in proportion. Who falls to
+        the threshold by that is cut as well, and told so at once: a cut that the other end does not know of would leave
+        one of two records.
         """
         state["judged"] = (state["judged"] + 1) * (before > 0)
         if opposed is not None:
@@ -326,7 +337,8 @@ class GPD(Recording):
             state["clean"].zero_()
             state["cuts"] += after <= 0
             return after
-        state["clean"] = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
+        clean = (state["clean"] + 1) * (out & (scores >= _CONSISTENT))
+        state["clean"] = clean if missed is None else torch.where(out & missed, state["clean"], clean)
         served = out & (state["clean"] >= self.probation << (state["cuts"] - 1).clamp(0, _LONGEST))
         trust = torch.where(served, hood.uniform.to(after.dtype), after)
         readmits = hood.sums(served.to(trust.dtype)) > 0
@@ -336,10 +348,9 @@ class GPD(Recording):
         return trust
 
 
-def _hubs(hood: Neighbourhood, first: Tensor) -> Tensor:
-    """(R,) who has more neighbours than any neighbour of its own; ``first`` (E,) is 1/m_j, as j says."""
-    theirs = (1 / first.double().clamp(min=1e-9)).round().masked_fill(hood.to_self, 0)
-    return hood.size > hood.maxima(theirs)
+def _hubs(hood: Neighbourhood) -> Tensor:
+    """(R,) who has more neighbours than any neighbour of its own."""
+    return hood.size > hood.maxima(hood.sizes[hood.cols].double().masked_fill(hood.to_self, 0))
 
 
 def _bound(state: State, rows: Tensor, keep: float) -> None:

@@ -33,18 +33,19 @@ def lower_trust(
 ) -> Tensor:
     """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere.
 
-    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij.
+    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij. A row that has
+    no score above 0, not even of itself, as of a client whose model is no longer finite, ends with no trust at all.
     """
-    shares = hood.normalise(scores if kept is None else torch.where(kept, scores, 0))
+    shares = hood.normalise(scores if kept is None else torch.where(kept, scores, 0)).nan_to_num(0)
     new = trust + shares if patience is None else (patience * trust + shares) / (patience + 1)
-    return hood.normalise(new if kept is None else torch.where(kept, new, 0))
+    return hood.normalise(new if kept is None else torch.where(kept, new, 0)).nan_to_num(0)
 
 
 class Detector(Component):
     """Scores neighbours by what they send."""
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
-        """What the detector remembers between rounds, all tensors. ``first`` holds γ⁰ and the trust 1/m_j."""
+        """What the detector remembers between rounds, all tensors. ``first`` holds γ⁰."""
         return {}
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:

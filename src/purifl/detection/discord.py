@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from purifl.detection.beginnings import ALONG, ENOUGH, LONG
 from purifl.detection.kin import AKIN
 from purifl.neighbourhood import Neighbourhood
 from purifl.state import State
@@ -19,16 +20,15 @@ from purifl.state import State
 _OWN = 2.0  # times as long as one's own may be messages that have nothing to do with them
 _LEAST = 1.0  # times as long may be any, even against them
 _ALONG = 10.0  # times the cosine between them is how much longer they may be
-_LONG, _MORE = 4.0, 0.1  # times as long as one's own, with at least that cosine, is the first message of a large client
 _FROM = 3  # messages from which on it is asked: before, nothing of one client is in the other
 _UNTIL = 8  # the last one of most: after it, honest clients may differ for good
 _FADING = 0.75  # is what a message counts of the one after it, or the first, which are long, would hide the others
 _SUMS = ("both", "ours", "theirs")  # of ⟨γ_j, γ_i⟩, ‖γ_i‖² and ‖γ_j‖²
 
 
-def remember(hood: Neighbourhood, enough: int) -> State:
-    """State for rows of no more than ``enough`` clients; which these are on the host, so that no GPU need be asked."""
-    few = (hood.size <= enough)[hood.rows] & hood.to_others
+def remember(hood: Neighbourhood) -> State:
+    """State for rows of few clients; which these are is kept on the host, so that no GPU need be asked."""
+    few = (hood.size <= ENOUGH)[hood.rows] & hood.to_others
     marks = {name: torch.zeros_like(few) for name in ("akin", "grown", "once")}
     sums = {name: torch.zeros_like(hood.rows, dtype=torch.float64) for name in _SUMS}
     return {"few": few.cpu(), "messages": torch.zeros_like(hood.rows)} | marks | sums
@@ -52,7 +52,7 @@ def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor
     state["messages"] += spoken
     begins, cosine = spoken & (state["messages"] == 1), _cosine(*now)
     state["akin"] |= begins & (cosine >= AKIN)
-    state["grown"] |= begins & (theirs > _LONG**2 * ours) & (cosine >= _MORE)
+    state["grown"] |= begins & (theirs > LONG**2 * ours) & (cosine >= ALONG)
     state["once"] |= ~kept
     for_good = state["akin"] | state["once"]
     for name, each in zip(_SUMS, now, strict=True):

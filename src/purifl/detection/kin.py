@@ -38,7 +38,7 @@ def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
     ``kin`` is the number of a group, the same for all of a row's neighbours that are kin, and −1 for who has too few.
     Whether there is any is kept on the host, so that it need not ask a GPU.
     """
-    level = (sizes == theirs.round()) & (sizes > ENOUGH) & hood.to_others
+    level = (sizes == theirs) & (sizes > ENOUGH) & hood.to_others
     marks = {name: torch.zeros_like(level) for name in ("akin_to_self", "far_smaller")}
     return {"level": level, "kin": torch.full_like(hood.rows, -1), "any_kin": torch.tensor(False)} | marks
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PUSHING, _SLOWLY = 4.0, 2.0  # times its push, up to 1, is how far a neighbour's being apart counts; over slow edges
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
+_COUNTABLE = 1e76  # the longest message of which the fourth power is a number
 _SHIELDED = 0.5  # of the distance of the farthest suspect, under which a neighbour only passes an attack on
 
 
@@ -95,7 +96,7 @@ class Persistence(Detector):
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Sums over all rounds, of γ and ‖γ‖⁴ for columns and of ‖γ_j − γ_i‖² for edges, and what else is asked."""
-        sizes, theirs = hood.size[hood.rows].double(), 1 / first.trust.double().clamp(1e-9, 0.5)
+        sizes, theirs = hood.size[hood.rows].double(), hood.sizes[hood.cols].double()
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
@@ -105,7 +106,7 @@ class Persistence(Detector):
             **beginnings.remember(hood),
             **waves.remember(hood, sizes, theirs),
             **kin.remember(hood, sizes, theirs),
-            **discord.remember(hood, beginnings.ENOUGH),
+            **discord.remember(hood),
         }
 
     def memory(self, hood: Neighbourhood, vector: int) -> int:
@@ -124,7 +125,7 @@ class Persistence(Detector):
             kin.note(state, hood, gamma, lengths, now)
         kin.leave(state, (now == 0) & hood.to_others)
         state["rounds"] += 1
-        state["fourth"] += lengths**4
+        state["fourth"] += lengths.clamp(max=_COUNTABLE) ** 4
         state["longest"].copy_(torch.maximum(state["longest"], lengths))
         state["squares"].addcmul_(now, now)
         levelled, among = _levelled(hood, distance, ~kept), self._among(hood, kept)

@@ -27,10 +27,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from purifl.detection.beginnings import ENOUGH
 from purifl.neighbourhood import Neighbourhood, pair_products
 from purifl.state import State
 
-_FEW = 4  # clients in the smaller neighbourhood at an edge that is slow on any graph, at most
 _SAME = 0.5  # the least cosine between sums of messages of which one may be less of the other
 _BEHIND = 2.0  # times max(m_i, m_j) is by how many messages a neighbour may be behind
 _ALONG = 0.1  # the least cosine between a wave and the client's own gradient, on average over its rounds and now
@@ -43,11 +43,10 @@ _SOUND = 3.0  # times as long as its first message is at most the gradient of a 
 def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
     """State for slow edges, the ends of an edge having neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
 
-    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any. Shapes do not depend
-    on it: a peer that restarts has yet to be told m_j.
+    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any.
     """
     return {
-        "slow": ((torch.minimum(sizes, theirs.round()) < max(_FEW + 1, hood.clients)) & hood.to_others).cpu(),
+        "slow": ((torch.minimum(sizes, theirs) < max(ENOUGH + 1, hood.clients)) & hood.to_others).cpu(),
         "behind": _BEHIND * torch.maximum(sizes, theirs),
         "longest": sizes.new_zeros(hood.columns),
         "dots": torch.zeros_like(sizes),

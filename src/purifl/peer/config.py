@@ -26,13 +26,14 @@ Address = Annotated[str, AfterValidator(checked_address)]
 
 
 class Neighbour(BaseModel):
-    """Another peer: where it listens, and the certificate it must have there."""
+    """Another peer: where it listens, the certificate it must have there, and its place in the graph."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: int = Field(ge=0)
     address: Address
     certificate: Path = Field(description="its certificate in PEM; two of them during a rotation")
+    neighbours: int = Field(ge=1, lt=2**31, description="how many neighbours it has itself, this peer among them")
 
 
 class Patience(BaseModel):

@@ -201,7 +201,10 @@ def _write(
         near = sorted(graph.neighbors(peer))
         for each in near:
             (folder / "neighbours" / f"{each}.crt").write_bytes(pairs[each].pem)
-        described = [{"id": k, "address": hosts[k], "certificate": f"neighbours/{k}.crt"} for k in near]
+        described = [
+            {"id": k, "address": hosts[k], "certificate": f"neighbours/{k}.crt", "neighbours": graph.degree[k]}
+            for k in near
+        ]
         config = {"federation": name, "id": peer, "listen": hosts[peer], **settings, "neighbours": described}
         if metrics_port is not None:
             config["metrics"] = f"127.0.0.1:{metrics_port + peer}"

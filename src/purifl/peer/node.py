@@ -33,6 +33,7 @@ from purifl.peer.participant import Participant
 from purifl.peer.store import Store, WriteError
 from purifl.peer.transport import Identity, Server
 from purifl.peer.witness import Witness
+from purifl.rows import are_finite
 
 T = TypeVar("T")
 
@@ -209,6 +210,11 @@ class Node:
 
     def _speak(self, heard: dict[int, Message]) -> Outgoing:
         """This round's messages, having heard these, written once for all neighbours that hear the same."""
+        if not are_finite(self.me.theta).all():
+            raise PeerError(
+                "its model is no longer finite, ruined by what it heard or learned; without its folder it begins anew, "
+                "from its neighbours' models"
+            )
         round_, layout = self.me.round, self.expected.layout
         written: dict[int, tuple[Payload, str, str]] = {}
         to = {}

@@ -34,14 +34,14 @@ class Seat:
     Attributes:
         experiment: What all peers run.
         client: This peer's data, and what it is.
-        neighbours: Ids of the neighbours.
+        neighbours: Ids of the neighbours, and how many neighbours each of them has.
         model: Builds the model.
         malicious: Ids of malicious clients; only malicious ones look at it.
     """
 
     experiment: Experiment
     client: Client
-    neighbours: tuple[int, ...]
+    neighbours: Mapping[int, int]
     model: Build
     malicious: frozenset[int] = frozenset()
 
@@ -61,8 +61,10 @@ class Participant(ABC):
         self.place = {peer: k for k, peer in enumerate(self.ids)}
         self.own = self.place[seat.client.id]
         self.device = torch.device(experiment.device)
-        m = len(self.ids)
-        self.hood = Neighbourhood.of([range(m)], [self.own], range(m), max(m, experiment.clients)).to(self.device)
+        m, degrees = len(self.ids), {seat.client.id: len(seat.neighbours), **seat.neighbours}
+        sizes = [1 + degrees[peer] for peer in self.ids]
+        hood = Neighbourhood.of([range(m)], [self.own], range(m), sizes, max(*sizes, experiment.clients))
+        self.hood = hood.to(self.device)
         self.training = experiment.training
         assert self.training.step_size is not None  # filled in by the experiment
         self.step_size = self.training.step_size
@@ -116,7 +118,7 @@ class Participant(ABC):
         """The messages as columns, the client's own among them."""
         trust, present = self.trust.clone(), torch.zeros_like(self.hood.to_self)
         models = torch.sub(self.theta, self.gamma, alpha=self.step_size)
-        present[self.own] = bool(are_finite(models) & are_finite(self.gamma))
+        present[self.own] = bool(are_finite(models))
         nothing = torch.zeros_like(self.theta[0])
         columns = {name: [nothing] * len(self.ids) for name in TENSORS}
         if present[self.own]:
@@ -231,12 +233,12 @@ class Benign(Participant):
         }
 
     def take_off(self, peer: int, terms: list[Tensor]) -> None:
-        """d_ij ← d_ij − Σ terms, as a round that hears γ_i − Σ terms from j with weight 1, and trains nothing."""
+        """d_ij ← d_ij − Σ terms, as a round that hears −Σ terms from j and 0 from i, with weight 1."""
         k = self.place[peer]
         if self.exact is None or not terms or self.cut[k]:
             return
         heard = self.heard({})
-        heard.gamma[k] = heard.gamma[self.own] - torch.stack(terms).sum(0)
+        heard.gamma[self.own], heard.gamma[k] = 0, -torch.stack(terms).sum(0)
         weights = torch.zeros_like(self.trust).index_fill_(0, torch.tensor([k], device=self.device), 1.0)
         turn = Turn(self.round, self.hood, heard, self.cut, ~self.cut, weights, self.step_size, self._losses)
         self.exact.record(self.rows.defense_state, turn)

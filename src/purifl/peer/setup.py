@@ -46,7 +46,7 @@ def node_for(config: PeerConfig, executor: Executor | None = None) -> Node:
         client = corrupted(experiment, client, poison) if config.id in malicious else client
     else:
         client = share_out(experiment, data, poison, sorted(malicious))[config.id]
-    neighbours = tuple(each.id for each in config.neighbours)
+    neighbours = {each.id: each.neighbours for each in config.neighbours}
     told = malicious if client.malicious else frozenset()
     seat = Seat(experiment, client, neighbours, Build(experiment.model, data.shape, data.classes), told)
     measure = Measure(experiment, Targets.of(data.test, poison, device), label_counts(client.data.y, data.classes))
