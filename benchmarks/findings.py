@@ -34,6 +34,15 @@ WHERE_UPPER_IS |= {"noise": ("sparse",), "forty": ("ratios", "forty")}
 GOALS = {"attacks": -0.5, "adaptive": -2.0, "ratios": -0.5, "forty": -0.5}
 GOALS |= dict.fromkeys(("sparse", "skewed", "star"), -1.0)
 """How far under Upper a setting may be, in points."""
+TITLES = {
+    "attacks": "two attackers of ten, complete graph",
+    "adaptive": "attacks that know the defence",
+    "ratios": "more attackers, iid and label-dir",
+    "forty": "40 % attackers, what else there is of six attacks and four partitions",
+    "sparse": "sparse graphs, iid and label-dir; the worst part is in the table",
+    "skewed": "sparse graphs, quantity-dir and non-overlap; likewise",
+    "star": "star with malicious leaves",
+}
 
 
 class Findings:
@@ -126,7 +135,7 @@ def figure(findings: Findings, dataset: str) -> Figure:
     for axes, part in zip(page.subplots(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
         _panel(axes, findings, tables[dataset, part])
         axes.axhline(GOALS[part], color="black", linewidth=0.8, linestyle=":", label="goal")
-        axes.set_title(part, loc="left")
+        axes.set_title(TITLES[part], loc="left")
     page.axes[0].legend(ncols=len(PARTITIONS) + 1, fontsize="small", loc="lower left")
     return page
 
