@@ -18,7 +18,7 @@ def everyone(hood):
 
 def first(hood, gamma):
     """The first exchange, in which everybody says its trust 1/m."""
-    return Heard(gamma, gamma, (1 / hood.sizes.double())[hood.cols], everyone(hood))
+    return Heard(gamma, gamma, (1 / hood.reach.double())[hood.cols], everyone(hood))
 
 
 def tracked(graph, gradients):

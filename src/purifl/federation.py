@@ -150,7 +150,7 @@ class Federation:
         """What the benign clients hear. A message that is not finite, or makes a model that is not, counts as none."""
         owner = self.hood.owner
         theta, gamma = self.theta[owner] if self.hood.columns > len(self.clients) else self.theta, self.gamma
-        finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size))  # and so are both of them
+        finite = are_finite(torch.sub(theta, gamma, alpha=self.step_size))  # only where both θ and γ are
         if self.device.type == "cuda" or not finite.all():  # to ask a GPU, the host would wait for it
             theta, gamma = (torch.where(finite[:, None], x, 0) for x in (theta, gamma))
         return Heard(theta, gamma, self.trust[self.everyone.reverse][self._ours], finite[self.hood.cols])

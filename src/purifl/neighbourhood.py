@@ -37,7 +37,7 @@ class Neighbourhood:
         own: (R,) position, among the edges, of each row's edge to itself.
         owner: (N,) the client whose message a column is; a client that speaks privately to each neighbour has
             several columns.
-        sizes: (N,) m_j, how many that client hears, itself included. It is part of the graph, and never its own word.
+        reach: (N,) m_j, how many that client hears, itself included. It is part of the graph, and never its own word.
         clients: How many there are in the federation, whether or not anybody here hears them.
     """
 
@@ -45,7 +45,7 @@ class Neighbourhood:
     cols: Tensor
     own: Tensor
     owner: Tensor
-    sizes: Tensor
+    reach: Tensor
     clients: int
 
     @classmethod
@@ -54,7 +54,7 @@ class Neighbourhood:
         heard: Sequence[Sequence[int]],
         own: Sequence[int],
         owner: Sequence[int],
-        sizes: Sequence[int],
+        reach: Sequence[int],
         clients: int | None = None,
     ) -> Neighbourhood:
         """Rows that hear the columns ``heard[i]``, one of which, ``own[i]``, is the row itself.
@@ -65,20 +65,25 @@ class Neighbourhood:
         cols = [j for js in heard for j in js]
         starts = torch.tensor([0, *(len(js) for js in heard)]).cumsum(0)
         loops = [int(starts[i]) + list(js).index(own[i]) for i, js in enumerate(heard)]
-        numbers = (rows, cols, loops, owner, sizes)
+        numbers = (rows, cols, loops, owner, reach)
         i, j, own_edges, owners, theirs = (torch.tensor(each, dtype=torch.int64) for each in numbers)
         return cls(i, j, own_edges, owners, theirs, len(set(owner)) if clients is None else clients)
 
     def to(self, device: torch.device | str) -> Neighbourhood:
         """The same neighbourhood on ``device``."""
-        tensors = (self.rows, self.cols, self.own, self.owner, self.sizes)
-        rows, cols, own, owner, sizes = (x.to(device) for x in tensors)
-        return Neighbourhood(rows, cols, own, owner, sizes, self.clients)
+        tensors = (self.rows, self.cols, self.own, self.owner, self.reach)
+        rows, cols, own, owner, reach = (x.to(device) for x in tensors)
+        return Neighbourhood(rows, cols, own, owner, reach, self.clients)
 
     @cached_property
     def size(self) -> Tensor:
         """(R,) m_i = |N_i|, the client itself included."""
         return torch.bincount(self.rows, minlength=len(self.own))
+
+    @cached_property
+    def at_ends(self) -> tuple[Tensor, Tensor]:
+        """(E,) m_i and (E,) m_j in float64: how many are heard at either end of each edge."""
+        return self.size[self.rows].double(), self.reach[self.cols].double()
 
     @cached_property
     def offsets(self) -> Tensor:
@@ -155,7 +160,7 @@ class Neighbourhood:
         rows = edges[self.own]
         row, edge = rows.cumsum(0) - 1, edges.cumsum(0) - 1
         own = edge[self.own[rows]]
-        return Neighbourhood(row[self.rows[edges]], self.cols[edges], own, self.owner, self.sizes, self.clients)
+        return Neighbourhood(row[self.rows[edges]], self.cols[edges], own, self.owner, self.reach, self.clients)
 
     def combine(self, values: Tensor, x: Tensor) -> Tensor:
         """Σ_j values_ij x_j: (E,) and (N, d) give (R, d). In a dense product all meet all, so x must be finite."""

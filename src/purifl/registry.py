@@ -16,7 +16,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
@@ -163,10 +163,17 @@ def _field_path(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     for part in loc:
         if inside is not None or isinstance(part, int):
             path.append(str(part))
-        field = inside.model_fields.get(str(part)) if inside is not None else None
-        annotation = field.annotation if field is not None else None
-        inside = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        if isinstance(part, str):
+            field = inside.model_fields.get(part) if inside is not None else None
+            inside = _model_in(field.annotation) if field is not None else None
     return path
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that a field is, or a list of."""
+    if get_origin(annotation) in (list, tuple):
+        annotation = get_args(annotation)[0]
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _called(model: type[BaseModel], where: str) -> str:
@@ -176,8 +183,9 @@ def _called(model: type[BaseModel], where: str) -> str:
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
     """The field names of the (possibly nested) model that ``path`` leads to."""
     for part in path:
-        annotation = model.model_fields[part].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        model = annotation
+        if not part.isdigit():
+            inside = _model_in(model.model_fields[part].annotation)
+            if inside is None:
+                return []
+            model = inside
     return list(model.model_fields)

@@ -82,7 +82,7 @@ class Rows:
         scores = usable(scores, heard.present)
         lowered = self.lowered(trust, scores, cut, self.detector.marked(self.detector_state), missed)
         opposed = self.detector.opposed(self.detector_state)
-        return self.defense.judge(self.defense_state, self.hood, scores, opposed, trust, lowered, missed)
+        return self.defense.judge(self.defense_state, self.hood, scores, opposed, trust, lowered, missed=missed)
 
     def lowered(
         self, trust: Tensor, scores: Tensor, cut: Tensor, marked: Tensor | None, missed: Tensor | None = None

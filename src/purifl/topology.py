@@ -197,8 +197,8 @@ def neighbourhood(
                 owner.append(position[j])
             columns.append(len(owner) - 1 if j in private and j != i else position[j])
         heard.append(columns)
-    sizes = [1 + graph.degree[clients[position]] for position in owner]
-    return Neighbourhood.of(heard, [position[i] for i in rows], owner, sizes)
+    reach = [1 + graph.degree[clients[k]] for k in owner]
+    return Neighbourhood.of(heard, [position[i] for i in rows], owner, reach)
 
 
 def mixing_weights(kind: Mixing, hood: Neighbourhood, trust: Tensor, offered: Tensor, kept: Tensor) -> Tensor:

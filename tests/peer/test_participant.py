@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from federations import federation, node, play
 
 from purifl.errors import PeerError
@@ -38,18 +39,36 @@ def test_who_says_that_it_trusts_nobody_at_first_is_found_like_others(network, c
     assert me.has_cut(5)
 
 
-def test_who_is_missed_at_first_has_its_place_in_the_graph_all_the_same(tmp_path):
-    network = federation(tmp_path, clients=6, topology="star")
-    hubs = {}
-    for missed in (None, 3):
-        hubs[missed] = me = node(network, 0).me
-        me.begin()
-        me.step({k: message(me.theta[0], me.gamma[0], 0.5) for k in me.seat.neighbours if k != missed})
-    told, untold = (hubs[missed].rows for missed in (None, 3))
-    for key in ("openness", "slow", "level"):
-        assert torch.equal(told.detector_state[key], untold.detector_state[key])
-    assert told.defense_state["hub"].all()
-    assert untold.defense_state["hub"].all()
+@pytest.mark.parametrize(("peer", "openness", "hub"), [(0, 0.1, True), (4, 0.1, False)])
+@pytest.mark.parametrize("missed", [None, 0, 3])
+def test_how_many_a_neighbour_hears_is_the_graphs_whoever_is_missed_at_first(tmp_path, peer, openness, hub, missed):
+    me = node(federation(tmp_path, clients=10, topology="star"), peer).me
+    me.begin()
+    me.step({k: message(me.theta[0], me.gamma[0], 0.3) for k in me.seat.neighbours if k != missed})
+    others, state = me.hood.to_others, me.rows.detector_state
+    assert state["openness"][others].tolist() == pytest.approx([openness] * int(others.sum()))
+    assert state["slow"][others].all()
+    assert bool(me.rows.defense_state["hub"]) == hub
+
+
+def test_a_number_of_neighbours_that_was_put_right_counts_from_the_next_start(tmp_path):
+    network = federation(tmp_path)
+    peer = node(network, 0)
+    peer._begin()
+    peer.me.step({k: message(peer.me.theta[0], peer.me.gamma[0], 0.25) for k in (1, 2, 3)})
+    row, events = peer.measure.read(peer.me, peer.me.cut, {})
+    peer.store.commit([row], events, peer._state(), 0.0)
+    again = node(network, 0)
+    again._begin()
+    assert again.me.round == 1
+    file = network.config_file(0)
+    settings = yaml.safe_load(file.read_text())
+    settings["neighbours"][2]["neighbours"] = 1
+    file.write_text(yaml.safe_dump(settings))
+    changed = node(network, 0)
+    changed._begin()
+    assert changed.me.round == 2  # as with any other neighbourhood it goes on alone for a round, with empty records
+    assert changed.me.rows.detector_state["openness"].tolist() == [0.75, 0.75, 0.75, 0.25]
 
 
 def test_who_was_cut_is_no_less_suspect_in_another_neighbourhood(network):

@@ -191,10 +191,11 @@ class GPD(Recording):
     later. What an attacker does at first lasts longest, and honest neighbours hardly look like one so early. Once
     somebody is cut the others may have been its victims, who pass on what they took in until they have cut it, too.
 
-    Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent
-    is consistent again it is trusted as in the beginning, with an empty record, so that nothing it was cut for comes
-    back. A client wrongly cut, say for what a neighbour of its own made it pass on, gets there by itself. An attacker
-    has to send the opposite of what it was cut for, to nobody's harm, and each further cut doubles the probation.
+    Who was cut is heard on, without being listened to. After ``probation`` rounds in a row in which all it ever sent is
+    consistent again, those left out in which nothing came, it is trusted as in the beginning, with an empty record, so
+    that nothing it was cut for comes back. A client wrongly cut, say for what a neighbour of its own made it pass on,
+    gets there by itself. An attacker has to send the opposite of what it was cut for, to nobody's harm, and each
+    further cut doubles the probation.
     """
 
     reference = PAPER + "; difference records, symmetric weights and persistence detection are purifl's"
@@ -350,7 +351,7 @@ class GPD(Recording):
 
 def _hubs(hood: Neighbourhood) -> Tensor:
     """(R,) who has more neighbours than any neighbour of its own."""
-    return hood.size > hood.maxima(hood.sizes[hood.cols].double().masked_fill(hood.to_self, 0))
+    return hood.size > hood.maxima(hood.at_ends[1].masked_fill(hood.to_self, 0))
 
 
 def _bound(state: State, rows: Tensor, keep: float) -> None:

@@ -5,8 +5,8 @@ Every detector gives each neighbour a score s_ij ≥ 0, and Algorithm 2 of the p
     s'_ij = s_ij / Σ_k s_ik,     w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik),
 
 an average with a half-life of one round. They differ only in what evidence the score is based on. docs/method.md
-derives the one that ``gpd`` uses, :mod:`~purifl.detection.persistence`. A defence with
-less *patience*, n_ij < 1, makes it shorter:
+derives the one that ``gpd`` uses, :mod:`~purifl.detection.persistence`. A defence with less *patience*, n_ij < 1, makes
+it shorter:
 
     w_ij ← (n_ij w_ij + s'_ij) / (n_ij + 1),     normalised likewise.
 """
@@ -33,8 +33,8 @@ def lower_trust(
 ) -> Tensor:
     """Algorithm 2: w_ij ← (w_ij + s'_ij) / Σ_k (w_ik + s'_ik), over the edges ``kept``, if not all; 0 elsewhere.
 
-    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij. A row that has
-    no score above 0, not even of itself, as of a client whose model is no longer finite, ends with no trust at all.
+    With ``patience`` (E,), n_ij, it is (n_ij w_ij + s'_ij) / (n_ij + 1) in place of each w_ij + s'_ij. A row without
+    any score or trust, as in the end that of a client whose model is no longer finite, is left without any.
     """
     shares = hood.normalise(scores if kept is None else torch.where(kept, scores, 0)).nan_to_num(0)
     new = trust + shares if patience is None else (patience * trust + shares) / (patience + 1)

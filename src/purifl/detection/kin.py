@@ -6,8 +6,8 @@ those *akin* have a cosine of 0.85 or more, and neither is over four times as lo
 with kin", has the reasons and the figures.
 
 What a neighbour's gradient is now its messages tell: E_ij = Σ_τ (γ_j^τ − γ_i^τ) is close to g_j − g_i, so that E_ij +
-g_i is the gradient that j *claims*. An attacker's becomes longer by all that it has pushed. So the ratio in
-``apart`` is at least
+g_i is the gradient that j *claims*. An attacker's becomes longer by all that it has pushed. So the ratio in ``apart``
+is at least
 
     claim_ij / median_k claim_ik,    claim_ij = ‖E_ij + g_i‖ / ‖γ_j⁰‖,
 
@@ -32,13 +32,14 @@ _YOUNG = 8  # rounds in which push allows for no more than kin have: later, who 
 _LEFT = 3  # kin that a client still listens to, at least, to compare them
 
 
-def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
-    """State for what :func:`note` finds, the ends of an edge having neighbourhoods of ``sizes`` and ``theirs`` (E,).
+def remember(hood: Neighbourhood) -> State:
+    """State for what :func:`note` finds.
 
     ``kin`` is the number of a group, the same for all of a row's neighbours that are kin, and −1 for who has too few.
     Whether there is any is kept on the host, so that it need not ask a GPU.
     """
-    level = (sizes == theirs) & (sizes > ENOUGH) & hood.to_others
+    ours, theirs = hood.at_ends
+    level = (ours == theirs) & (ours > ENOUGH) & hood.to_others
     marks = {name: torch.zeros_like(level) for name in ("akin_to_self", "far_smaller")}
     return {"level": level, "kin": torch.full_like(hood.rows, -1), "any_kin": torch.tensor(False)} | marks
 

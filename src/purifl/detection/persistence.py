@@ -96,16 +96,16 @@ class Persistence(Detector):
 
     def begin(self, hood: Neighbourhood, first: Heard) -> State:
         """Sums over all rounds, of γ and ‖γ‖⁴ for columns and of ‖γ_j − γ_i‖² for edges, and what else is asked."""
-        sizes, theirs = hood.size[hood.rows].double(), hood.sizes[hood.cols].double()
+        ours, theirs = hood.at_ends
         return {
             "sum": torch.zeros_like(first.gamma),
             "fourth": torch.zeros_like(first.gamma[:, 0], dtype=torch.float64),
             "squares": torch.zeros_like(first.trust, dtype=torch.float64),
-            "openness": (torch.minimum(sizes, theirs) - 1) / torch.maximum(sizes, theirs),
+            "openness": (torch.minimum(ours, theirs) - 1) / torch.maximum(ours, theirs),
             "rounds": torch.zeros((), dtype=torch.int64),
             **beginnings.remember(hood),
-            **waves.remember(hood, sizes, theirs),
-            **kin.remember(hood, sizes, theirs),
+            **waves.remember(hood),
+            **kin.remember(hood),
             **discord.remember(hood),
         }
 

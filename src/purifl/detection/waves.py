@@ -5,8 +5,7 @@ graphs, of which it is those of clients with fewer than four neighbours. What a 
 them as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two sides;
 docs/method.md, "A wave is no push", derives them. Those already cut are judged without either.
 
-Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ over the T messages so far, a push
-is made of
+Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ, T messages so far, a push is made of
 
     E_ij = S_j − min(1, ⟨S_j, S_i⟩ / ‖S_i‖²) S_i
 
@@ -40,17 +39,15 @@ _GROWN = 3.0  # times the length of the first messages, up to which longer ones 
 _SOUND = 3.0  # times as long as its first message is at most the gradient of a client that excuses a wave
 
 
-def remember(hood: Neighbourhood, sizes: Tensor, theirs: Tensor) -> State:
-    """State for slow edges, the ends of an edge having neighbourhoods of ``sizes`` (E,) m_i and ``theirs`` (E,) m_j.
-
-    Which edges are slow is kept on the host, so that it need not ask a GPU whether there are any.
-    """
+def remember(hood: Neighbourhood) -> State:
+    """State for slow edges; which these are is kept on the host, so that no GPU need be asked whether there are any."""
+    ours, theirs = hood.at_ends
     return {
-        "slow": ((torch.minimum(sizes, theirs) < max(ENOUGH + 1, hood.clients)) & hood.to_others).cpu(),
-        "behind": _BEHIND * torch.maximum(sizes, theirs),
-        "longest": sizes.new_zeros(hood.columns),
-        "dots": torch.zeros_like(sizes),
-        "bound": torch.zeros_like(sizes),
+        "slow": ((torch.minimum(ours, theirs) < max(ENOUGH + 1, hood.clients)) & hood.to_others).cpu(),
+        "behind": _BEHIND * torch.maximum(ours, theirs),
+        "longest": ours.new_zeros(hood.columns),
+        "dots": torch.zeros_like(ours),
+        "bound": torch.zeros_like(ours),
     }
 
 

@@ -136,7 +136,7 @@ class Node:
         self._remember(self.store.folder.rows("metrics.jsonl"))
         if saved is None:
             self.me.begin()
-        elif saved["ids"].tolist() == self.me.ids:
+        elif self.me.has_kept_its_place(saved):
             self.me.load_state_dict({key: x for key, x in saved.items() if not is_edges(key)})
             self.ledger.restore(saved)
         else:  # another neighbourhood: go on alone to the next round, so that no round is spoken of twice

@@ -62,8 +62,8 @@ class Participant(ABC):
         self.own = self.place[seat.client.id]
         self.device = torch.device(experiment.device)
         m, degrees = len(self.ids), {seat.client.id: len(seat.neighbours), **seat.neighbours}
-        sizes = [1 + degrees[peer] for peer in self.ids]
-        hood = Neighbourhood.of([range(m)], [self.own], range(m), sizes, max(*sizes, experiment.clients))
+        self.reach = [1 + degrees[peer] for peer in self.ids]
+        hood = Neighbourhood.of([range(m)], [self.own], range(m), self.reach, max(*self.reach, experiment.clients))
         self.hood = hood.to(self.device)
         self.training = experiment.training
         assert self.training.step_size is not None  # filled in by the experiment
@@ -162,8 +162,12 @@ class Participant(ABC):
 
     def state_dict(self) -> State:
         """Everything that the rest of the run depends on."""
-        ids = torch.tensor(self.ids)
-        return {"ids": ids, "round": torch.tensor(self.round), **{name: getattr(self, name) for name in _TENSORS}}
+        place = {"ids": torch.tensor(self.ids), "reach": torch.tensor(self.reach)}
+        return place | {"round": torch.tensor(self.round), **{name: getattr(self, name) for name in _TENSORS}}
+
+    def has_kept_its_place(self, saved: State) -> bool:
+        """Whether the neighbourhood is that of what was ``saved``, and its neighbours' as large as they were."""
+        return saved["ids"].tolist() == self.ids and "reach" in saved and saved["reach"].tolist() == self.reach
 
     def load_state_dict(self, saved: State) -> None:
         """Continue from ``saved``, which must be of this very neighbourhood."""
