@@ -246,8 +246,8 @@ def test_a_setting_of_a_neighbour_that_is_missing_or_unknown_is_named(tmp_path):
     of_before = {key: value for key, value in near.items() if key != "neighbours"}
     with pytest.raises(ConfigError, match=r"neighbours\.0\.neighbours: None is not usable; it has to be given"):
         PeerConfig.parse(settings | {"neighbours": [of_before]}, tmp_path)
-    with pytest.raises(ConfigError, match=r"neighbours\.0: 'adress' is not usable; .*address"):
-        PeerConfig.parse(settings | {"neighbours": [near | {"adress": "here:1"}]}, tmp_path)
+    with pytest.raises(ConfigError, match=r"neighbours\.0: 'host' is not usable; .*address"):
+        PeerConfig.parse(settings | {"neighbours": [near | {"host": "here:1"}]}, tmp_path)
 
 
 def test_a_setting_that_is_missing_is_named(tmp_path):
