@@ -62,6 +62,8 @@ def main() -> None:
         parser.error(f"--seeds: {args.seeds}, --workers: {args.workers}; both have to be at least 1")
     if not args.out.parent.is_dir():
         parser.error(f"--out: {args.out}; there is no folder {args.out.parent}")
+    if args.out.exists():
+        parser.error(f"--out: {args.out} is there already; remove it, or give another file")
     cells = [(*each, args.device) for each in itertools.product(ATTACKS, range(args.seeds), DEFENSES)]
     try:
         available(args.device)

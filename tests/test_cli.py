@@ -429,6 +429,31 @@ def test_alpha_where_it_does_nothing_is_said(purifl, monkeypatch):
     assert "does nothing" not in purifl("run", "--alpha", "0.5", "--partition", "label-dir")[2]
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--set", "attack.malicious_level=0.5"], "without --attack: attack.malicious_level does nothing"),
+        (["--malicious-ratio", "0.3"], "without --attack: --malicious-ratio does nothing"),
+        (
+            ["--attack", "lie", "--malicious-ratio", "0.3", "--set", "attack.malicious_clients=[1]"],
+            "--malicious-ratio does nothing",
+        ),
+    ],
+)
+def test_settings_of_attackers_that_do_nothing_are_said(purifl, monkeypatch, args, said):
+    monkeypatch.setattr("purifl.runs.run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert said in " ".join(purifl("run", *args)[2].split())
+    assert "does nothing" not in purifl("run", "--attack", "lie", "--malicious-ratio", "0.3")[2]
+
+
+@pytest.mark.usefixtures("_no_report")
+def test_a_run_that_has_diverged_says_so(purifl):
+    settings = ["--model", "mlp", "--rounds", "2", "--clients", "3"]
+    assert "has diverged: since round 1" in purifl("run", *settings, "--set", "training.step_size=1e30")[2]
+    assert "diverged" not in purifl("run", *settings)[2]
+
+
 @pytest.mark.parametrize("kind", list(_REGISTRIES))
 def test_list_shows_everything_there_is(purifl, kind):
     code, out, err = purifl("list", kind, "--json")
@@ -497,6 +522,18 @@ def few(shape, classes):
 """
 
 MISTAKES = {
+    "only the target": (
+        ["--attack", "backdoor-9", "--set", "attack.sources=[8]"],
+        ["attack.sources: (8,)", "another label than the target, 8"],
+    ),
+    "no sources": (
+        ["--attack", "backdoor-9", "--set", "attack.sources=[]"],
+        ["attack.sources: []", "give 1 or more"],
+    ),
+    "odd ring": (
+        ["--topology", "small-world", "--set", "topology.degree=3"],
+        ["topology.degree: 3", "multiple of 2"],
+    ),
     "attack": (["--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?", "single-image"]),
     "defense": (["--defense", "gdp"], ["defense: 'gdp'", "did you mean 'gpd'?", "upper"]),
     "detector": (["--detector", "historyy"], ["detector: 'historyy'", "did you mean 'history'?", "similarity"]),

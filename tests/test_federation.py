@@ -266,3 +266,12 @@ def test_what_is_no_federation_is_refused_before_anything_is_trained(changed, fi
     with pytest.raises(ConfigError, match=allowed) as refused:
         small_federation(**changed)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("part", ["data", "poisoned"])
+def test_inputs_and_labels_have_to_be_as_many(part):
+    uneven = Samples(torch.zeros(10, 4), torch.zeros(9, dtype=torch.int64))
+    clients = [Client(k, blobs()) for k in range(3)]
+    clients[1] = Client(1, uneven) if part == "data" else Client(1, blobs(), uneven)
+    with pytest.raises(DataError, match="client 1 has 10 inputs and 9 labels"):
+        Federation(tiny, clients, nx.complete_graph(3))

@@ -330,9 +330,12 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
 def _note_idle_options(options: dict[str, Any], experiment: Experiment) -> None:
     """Say so where an option has nothing to act on."""
     given = [name for name in ("malicious_ratio", "malicious_level") if options[name] is not None]
-    if given and experiment.attack.name == "none":
-        idle = " and ".join("--" + name.replace("_", "-") for name in given)
-        err.print(f"[yellow]note:[/] nobody is malicious without --attack: {idle} does nothing")
+    idle = ["--" + name.replace("_", "-") for name in given]
+    idle += [path for item in options["set_"] or [] if (path := item.partition("=")[0]).startswith("attack.malicious_")]
+    if idle and experiment.attack.name == "none":
+        err.print(f"[yellow]note:[/] nobody is malicious without --attack: {' and '.join(idle)} does nothing")
+    elif "malicious_ratio" in given and experiment.attack.malicious_clients is not None:
+        err.print("[yellow]note:[/] attack.malicious_clients says who is malicious: --malicious-ratio does nothing")
 
 
 def _set_alpha(settings: dict[str, Any], alpha: float) -> None:

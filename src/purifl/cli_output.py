@@ -32,9 +32,21 @@ def finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str
         cut = f"round {s['detected_round']}" if s["detected_round"] is not None else _no_cut(result)
         shares = [f"{s[key]:.1%}" if s[key] is not None else "–" for key in
                   ("test_accuracy", "test_accuracy_min", "attack_accuracy")]  # fmt: skip
-        table.add_row(s["defense"], *shares, cut, str(s["false_alarm_edges"]))
+        wrong = s["false_alarm_edges"]
+        table.add_row(s["defense"], *shares, cut, "–" if wrong is None else str(wrong))
+    table.columns[0].no_wrap = True
     out_console.print(table)
+    for result in results:
+        _note_divergence(result)
     name_report(page)
+
+
+def _note_divergence(result: Result) -> None:
+    """Say so where some model or gradient is no number any more: an accuracy of 0 % would pass for one measured."""
+    lost = [row["round"] for row in result.history if "gamma_norm" in row and row["gamma_norm"] is None]
+    if lost and lost[-1] == result.history[-1]["round"]:
+        name = result.experiment.defense.name
+        err.print(f"[yellow]note:[/] {name} has diverged: since round {lost[0]} not all gradients are finite any more")
 
 
 def name_report(page: Path) -> None:

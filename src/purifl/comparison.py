@@ -28,6 +28,8 @@ def experiments(settings: dict[str, Any], chosen: str) -> list[Experiment]:
         raise ConfigError("defenses", chosen, "name each defence once")
     given = settings.get("defense")
     shared = given if isinstance(given, dict) else {}
+    if (named := shared.get("name", given if isinstance(given, str) else None)) is not None and named not in names:
+        logging.getLogger("purifl").warning("defense: %r is not compared; --defenses says what is", named)
     found = []
     for name in names:
         try:

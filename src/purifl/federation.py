@@ -275,6 +275,10 @@ def _as_client(position: int, given: Client | Samples | MapDataset) -> Client:
     client = given if isinstance(given, Client) else Client(position, Samples.of(given))
     if len(client.data.y) == 0:
         raise DataError(f"client {client.id} has no data; every client needs at least one sample")
+    for samples in (client.data, *([client.poisoned] if client.poisoned is not None else [])):
+        if len(samples.x) != len(samples.y):
+            lengths = f"{len(samples.x)} inputs and {len(samples.y)} labels"
+            raise DataError(f"client {client.id} has {lengths}; every sample needs one of each")
     return client
 
 

@@ -61,7 +61,12 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether there is a run at all."""
-        return self._file("experiment.json").is_file()
+        return self._file("experiment.json").is_file() and not self.of_peer
+
+    @property
+    def of_peer(self) -> bool:
+        """Whether it is what one peer of a federation was given, which has the experiment beside its key."""
+        return self._file("peer.yaml").is_file()
 
     @property
     def finished(self) -> bool:
@@ -111,6 +116,9 @@ class RunFolder:
     def experiment(self) -> Experiment:
         """The stored experiment."""
         file = self._file("experiment.json")
+        if self.of_peer:
+            command = shlex.join(["purifl", "peer", str(self._file("peer.yaml"))])
+            raise RunError(f"{self.path} is the folder of a peer, and no run folder; run it, or go on, with: {command}")
         if not self.begun:
             raise RunError(f"{self.path} is not a run folder: it has no experiment.json")
         try:

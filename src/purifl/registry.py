@@ -152,6 +152,8 @@ def from_validation(error: ValidationError, where: str, model: type[BaseModel]) 
     if first["type"] == "missing":
         called = _called(model, where)
         return ConfigError(field, None, f"{called} needs it" if called else "it has to be given")
+    if first["type"] == "too_short":
+        return ConfigError(field, first["input"], f"give {first['ctx']['min_length']} or more")
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ").replace("a valid tuple", "a list")
     return ConfigError(field, first["input"], f"it {message}" if message.startswith("should") else message)
 

@@ -137,7 +137,7 @@ class ErdosRenyi(Topology):
 class SmallWorld(Topology):
     """A ring of near neighbours with some links rewired far away (Watts and Strogatz)."""
 
-    degree: int = Field(4, ge=2, description="neighbours on the ring before rewiring")
+    degree: int = Field(4, ge=2, multiple_of=2, description="neighbours on the ring before rewiring, half on each side")
     probability: float = Field(0.1, ge=0, le=1, description="that a link is rewired")
 
     def draw(self, clients: int, rng: np.random.Generator) -> Graph:

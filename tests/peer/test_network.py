@@ -20,7 +20,7 @@ from purifl.folders import RunFolder
 from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
-from purifl.peer.watch import _finished, status_at, status_table, up
+from purifl.peer.watch import _finished, status_at, status_table, statuses, up
 
 TINY = {
     "clients": 3,
@@ -287,6 +287,16 @@ def test_an_answer_that_is_no_status_is_an_error(answer, asked, tmp_path, monkey
     monkeypatch.setattr("purifl.peer.watch.ask", strange)
     with pytest.raises(PeerError, match="does not answer as a peer does"):
         status_at(network.config(asked).listen, network.config(0))
+
+
+def test_a_configuration_that_cannot_be_used_is_said_to_be_whose_before_any_peer_is_started(tmp_path, monkeypatch):
+    network = federation(tmp_path, clients=3)
+    file = network.config_file(1)
+    file.write_text(file.read_text().replace("listen: ", "listen: foo #"))
+    monkeypatch.setattr("purifl.peer.watch.spawn", lambda _: pytest.fail("started"))
+    for does in (lambda: up(network, Console(file=io.StringIO())), lambda: statuses(network)):
+        with pytest.raises(PeerError, match=r"peer 1, .*peer\.yaml: listen: .* is not usable"):
+            does()
 
 
 def test_what_peers_say_is_shown_as_text():

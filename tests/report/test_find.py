@@ -40,3 +40,16 @@ def test_a_folder_without_runs_is_said(store):
         find([store, store / "b" / "report"])
     with pytest.raises(RunError, match=r"notes\.txt is not a folder"):
         find([store / "notes.txt"])
+
+
+def test_the_folder_of_a_peer_is_no_run(store, tiny):
+    """It has the experiment beside its key, and what it recorded is part of the federation's run."""
+    peer = store / "peers" / "0"
+    run(Experiment.parse(tiny(seed=7, rounds=1)), peer / "run")
+    (peer / "peer.yaml").write_text("id: 0")
+    (peer / "experiment.json").write_text((store / "b" / "experiment.json").read_text())
+    results, unfinished = find([store])
+    assert [result.experiment.seed for result in results] == [1, 0]
+    assert len(unfinished) == 1
+    with pytest.raises(RunError, match=r"is the folder of a peer, .* go on, with: purifl peer \S+peer.yaml"):
+        RunFolder(peer).experiment()

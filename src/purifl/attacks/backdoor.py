@@ -70,6 +70,8 @@ class Backdoor(Attack):
             raise ConfigError("attack.target", self.target, f"{data.name} has labels 0 to {data.classes - 1}")
         if self.sources is not None and not all(0 <= label < data.classes for label in self.sources):
             raise ConfigError("attack.sources", self.sources, f"{data.name} has labels 0 to {data.classes - 1}")
+        if self.sources is not None and set(self.sources) <= {self.target}:
+            raise ConfigError("attack.sources", self.sources, f"give another label than the target, {self.target}")
         if len(data.shape) == 3 and min(data.shape[1:]) < 5:
             raise ConfigError("attack", self.name, f"the trigger needs images of 5 × 5, {data.name} has {data.shape}")
 

@@ -93,11 +93,20 @@ def status_at(address: str, config: PeerConfig) -> Row:
 
 def statuses(network: Network) -> list[Row]:
     """The status of every peer of a federation on this machine."""
+    configs = [_readable(network, peer) for peer in network.peers]
 
     async def all_asked() -> list[Row]:
-        return list(await asyncio.gather(*(_asked(network.config(peer)) for peer in network.peers)))
+        return list(await asyncio.gather(*map(_asked, configs)))
 
     return asyncio.run(all_asked())
+
+
+def _readable(network: Network, peer: int) -> PeerConfig:
+    """A peer's configuration; where it cannot be used, the error says whose it is."""
+    try:
+        return network.config(peer)
+    except ConfigError as error:
+        raise PeerError(f"peer {peer}, {network.config_file(peer)}: {error}") from None
 
 
 def _reachable(listen: str) -> str:
@@ -106,6 +115,8 @@ def _reachable(listen: str) -> str:
 
 def up(network: Network, console: Console) -> None:
     """Run all peers of a federation on this machine until they are done, and show how they are doing."""
+    for peer in network.peers:
+        _readable(network, peer)
     processes = {peer: spawn(network.config_file(peer)) for peer in network.peers}
     started = time.time()
     known: dict[int, Row] = {}
@@ -171,7 +182,7 @@ def status_table(rows: list[Row]) -> Table:
     table = Table("peer", "round", "accuracy", "neighbours", "trust", "cut", "sent", "received", "lag")
     for row in rows:
         if "error" in row:
-            table.add_row(str(row["id"]), "–", *["–"] * 6, escape(row["error"][:40]))
+            table.add_row(str(row["id"]), "not there", *["–"] * 7)
             continue
         near = row.get("neighbours", {})
         each = list(near.values())
@@ -186,6 +197,8 @@ def status_table(rows: list[Row]) -> Table:
             _mb(sum(n["received"] for n in each)),
             _shown(max((n["lag"] for n in each if n["lag"] is not None), default=None), lambda x: f"{x:.2f} s"),
         )
+    if reasons := {escape(row["error"][:100]) for row in rows if "error" in row}:
+        table.caption = "not there: " + "; ".join(sorted(reasons))
     return table
 
 

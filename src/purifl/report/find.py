@@ -33,13 +33,15 @@ def find(folders: Sequence[Path]) -> tuple[list[Result], list[RunFolder]]:
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """Sorted; what lies within a run folder is its own business."""
+    """Sorted; what lies within a run folder, or the folder of a peer, is its own business."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give a run folder, or one that holds run folders")
     found = []
     for where, below, _ in os.walk(folder):
         below.sort()
-        if RunFolder(Path(where)).begun:
-            found.append(Path(where))
+        run = RunFolder(Path(where))
+        if run.begun:
+            found.append(run.path)
+        if run.begun or (run.of_peer and run.path != folder):
             below.clear()
     return found

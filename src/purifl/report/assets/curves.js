@@ -13,7 +13,7 @@ function drawCurve(key) {
       ? { type: log ? "log" : "linear", exponentformat: "power", nticks: 6, tickfont: { size: log ? 12 / 1.25 : 12 } }
       : { range: [-0.02, 1.02], tickformat: ".0%", tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1] };
   const missing = {
-    text: "Not measured in this set-up",
+    text: "Not measured in this set-up, or not finite",
     showarrow: false,
     x: 0.5,
     y: 0.5,
