@@ -522,6 +522,7 @@ def few(shape, classes):
 """
 
 MISTAKES = {
+    "twice": (["twice.yaml"], ["FILE: 'twice.yaml'", "'rounds' is given twice", "line 2"]),
     "only the target": (
         ["--attack", "backdoor-9", "--set", "attack.sources=[8]"],
         ["attack.sources: (8,)", "another label than the target, 8"],
@@ -532,7 +533,7 @@ MISTAKES = {
     ),
     "odd ring": (
         ["--topology", "small-world", "--set", "topology.degree=3"],
-        ["topology.degree: 3", "multiple of 2"],
+        ["topology.degree: 3", "it must be even and under the 10 clients"],
     ),
     "attack": (["--attack", "backdor-9"], ["attack: 'backdor-9'", "did you mean 'backdoor-9'?", "single-image"]),
     "defense": (["--defense", "gdp"], ["defense: 'gdp'", "did you mean 'gpd'?", "upper"]),
@@ -629,6 +630,7 @@ def _mistakes_can_be_made(monkeypatch):
     Path("two-parts.txt").write_text("0 1\n2 3\n")
     Path("malformed.yaml").write_text("rounds: [3\nseed: }")
     Path("list.yaml").write_text("- rounds\n")
+    Path("twice.yaml").write_text("attack: lie\nrounds: 3\nrounds: 30\n")
     Path("norms.py").write_text(BATCH_NORM)
     Path("misfits.py").write_text(MISFITS)
     Path("unclosed.py").write_text("make = (\n")

@@ -154,7 +154,10 @@ def resume_command(
     from purifl.folders import RunFolder
     from purifl.runs import resume
 
-    experiment = RunFolder(folder).experiment()
+    stored = RunFolder(folder)
+    experiment = stored.experiment()
+    if stored.finished:
+        err.print("[yellow]note:[/] this run was finished already")
     result = _shown(experiment, folder, lambda on_round: resume(folder, on_round=on_round))
     finish([result], folder, json_, result.summary())
 

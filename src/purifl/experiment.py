@@ -182,10 +182,21 @@ def _chosen(settings: Mapping[str, Any], kind: str) -> Any:  # noqa: ANN401 - a 
     return given.get("name", DEFAULTS[kind]) if isinstance(given, dict) else given
 
 
+class _OneEach(yaml.SafeLoader):
+    """YAML in which a setting that is given twice is an error; the last one would hold, without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for (key, _), name in zip(node.value, names, strict=True):
+            if names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file."""
     try:
-        settings = yaml.safe_load(path.read_text())
+        settings = yaml.load(path.read_text(), _OneEach)  # noqa: S506 - it is a safe loader
     except (OSError, *_UNREADABLE) as error:
         raise ConfigError("FILE", str(path), f"cannot be read as YAML or JSON: {error}") from error
     if not isinstance(settings, dict):

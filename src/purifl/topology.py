@@ -137,13 +137,13 @@ class ErdosRenyi(Topology):
 class SmallWorld(Topology):
     """A ring of near neighbours with some links rewired far away (Watts and Strogatz)."""
 
-    degree: int = Field(4, ge=2, multiple_of=2, description="neighbours on the ring before rewiring, half on each side")
+    degree: int = Field(4, ge=2, description="neighbours on the ring before rewiring, half on each side")
     probability: float = Field(0.1, ge=0, le=1, description="that a link is rewired")
 
     def draw(self, clients: int, rng: np.random.Generator) -> Graph:
         """Watts-Strogatz given that it is connected."""
-        if self.degree >= clients:
-            raise ConfigError("topology.degree", self.degree, f"it must be under the {clients} clients")
+        if self.degree >= clients or self.degree % 2:
+            raise ConfigError("topology.degree", self.degree, f"it must be even and under the {clients} clients")
         return _first_connected(
             lambda seed: nx.watts_strogatz_graph(clients, self.degree, self.probability, seed=seed), rng
         )
