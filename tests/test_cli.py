@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from rich.console import Console
 from typer.main import get_command
 
-from purifl import __version__
+from purifl import __version__, cli_output
 from purifl.catalogue import _REGISTRIES
 from purifl.cli import app
 from purifl.engines.pool import available
@@ -454,6 +455,17 @@ def test_a_run_that_has_diverged_says_so(purifl):
     assert "diverged" not in purifl("run", *settings)[2]
 
 
+def test_a_run_has_diverged_since_the_last_round_that_was_measured(capsys):
+    def noted(*norms):
+        history = [{"round": t, "gamma_norm": norm} for t, norm in enumerate(norms, 1)]
+        cli_output._note_divergence(SimpleNamespace(history=history, experiment=Experiment()))
+        return capsys.readouterr().err
+
+    assert "since round 4" in noted(1.0, None, 1.0, None, None)
+    assert not noted(1.0, None, 1.0)
+    assert not noted()
+
+
 @pytest.mark.parametrize("kind", list(_REGISTRIES))
 def test_list_shows_everything_there_is(purifl, kind):
     code, out, err = purifl("list", kind, "--json")
@@ -522,7 +534,7 @@ def few(shape, classes):
 """
 
 MISTAKES = {
-    "twice": (["twice.yaml"], ["FILE: 'twice.yaml'", "'rounds' is given twice", "line 2"]),
+    "twice": (["twice.yaml"], ["FILE: 'twice.yaml'", "'rounds' is given twice", "line 3"]),
     "only the target": (
         ["--attack", "backdoor-9", "--set", "attack.sources=[8]"],
         ["attack.sources: (8,)", "another label than the target, 8"],

@@ -13,7 +13,7 @@ from purifl.data.partitions import partitions
 from purifl.defenses import defenses
 from purifl.detection import detectors
 from purifl.errors import ConfigError
-from purifl.experiment import read_settings, set_path
+from purifl.experiment import assignment, read_settings, set_path
 from purifl.models import models
 from purifl.topology import topologies
 
@@ -239,6 +239,7 @@ def test_settings_are_read_from_yaml_and_json(tmp_path):
         (b"rounds: [3", "cannot be read"),
         (b"- rounds", "mapping"),
         (b"", "mapping"),
+        (b"attack: !!map [a]", "expected a mapping node"),
         (b"\xff\xfe\x00", "cannot be read"),
         (None, "cannot be read"),
     ],
@@ -250,6 +251,17 @@ def test_a_file_that_holds_no_settings_is_refused(tmp_path, content, why):
     with pytest.raises(ConfigError, match=why) as caught:
         read_settings(file)
     assert "e.yaml" in str(caught.value)
+
+
+def test_what_is_merged_in_may_be_given_again(tmp_path):
+    file = tmp_path / "e.yaml"
+    file.write_text("a: &a {rounds: 3, seed: 1}\nb: {c: &c {<<: *a, rounds: 4}}\nd: {<<: *c, seed: 2}\n")
+    assert read_settings(file)["d"] == {"rounds": 4, "seed": 2}
+
+
+def test_an_option_refuses_a_setting_that_is_given_twice():
+    with pytest.raises(ConfigError, match=r"--set: 'attack={z: 1, z: 2}'.*'z' is given twice"):
+        assignment("attack={z: 1, z: 2}")
 
 
 def test_a_path_is_set_in_nested_settings():

@@ -468,6 +468,15 @@ def test_an_empty_or_missing_folder_cannot_be_resumed(tmp_path, there):
     assert folder.exists() == there
 
 
+def test_what_a_peer_keeps_is_no_run_to_resume(experiment, tmp_path):
+    """It would be a simulation of all clients from then on, and no state for the peer."""
+    folder = RunFolder.create(tmp_path / "run", experiment)
+    folder.keep_for_peer()
+    with pytest.raises(RunError, match=r"run is what a peer of a federation keeps; go on with purifl peer"):
+        resume(folder.path)
+    assert not folder.finished
+
+
 def test_the_result_of_an_unfinished_run_is_refused(experiment, tmp_path):
     with pytest.raises(RunError, match="not finished"):
         RunFolder(interrupted(experiment, tmp_path / "run", 2)).result()

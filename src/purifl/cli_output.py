@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,10 @@ def finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str
 
 def _note_divergence(result: Result) -> None:
     """Say so where some model or gradient is no number any more: an accuracy of 0 % would pass for one measured."""
-    lost = [row["round"] for row in result.history if "gamma_norm" in row and row["gamma_norm"] is None]
-    if lost and lost[-1] == result.history[-1]["round"]:
-        name = result.experiment.defense.name
-        err.print(f"[yellow]note:[/] {name} has diverged: since round {lost[0]} not all gradients are finite any more")
+    lost = list(takewhile(lambda row: row.get("gamma_norm", 0) is None, reversed(result.history)))
+    if lost:
+        name, since = result.experiment.defense.name, lost[-1]["round"]
+        err.print(f"[yellow]note:[/] {name} has diverged: since round {since} gradients are not finite, or too long")
 
 
 def name_report(page: Path) -> None:

@@ -185,18 +185,30 @@ def _chosen(settings: Mapping[str, Any], kind: str) -> Any:  # noqa: ANN401 - a 
 class _OneEach(yaml.SafeLoader):
     """YAML in which a setting that is given twice is an error; the last one would hold, without a word."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", key.start_mark)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Asked of what is written; what ``<<`` merges in may be given again."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    raise yaml.composer.ComposerError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def load_yaml(text: str) -> Any:  # noqa: ANN401 - whatever is written there
+    """What a YAML text holds."""
+    return yaml.load(text, _OneEach)  # noqa: S506 - it is a safe loader
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file."""
     try:
-        settings = yaml.load(path.read_text(), _OneEach)  # noqa: S506 - it is a safe loader
+        settings = load_yaml(path.read_text())
     except (OSError, *_UNREADABLE) as error:
         raise ConfigError("FILE", str(path), f"cannot be read as YAML or JSON: {error}") from error
     if not isinstance(settings, dict):
@@ -210,9 +222,11 @@ def assignment(item: str) -> tuple[str, object]:
     if not equals or not all(path.split(".")):
         raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
     try:
-        return path, yaml.safe_load(text)
-    except _UNREADABLE:
-        raise ConfigError("--set", item, "the value cannot be read as YAML") from None
+        return path, load_yaml(text)
+    except _UNREADABLE as error:
+        problem = getattr(error, "problem", None)
+        reason = f": {problem}" if problem else ""
+        raise ConfigError("--set", item, f"the value cannot be read as YAML{reason}") from None
 
 
 def set_path(settings: dict[str, Any], path: str, value: object) -> None:

@@ -7,6 +7,7 @@
     checkpoint.safetensors  everything the next round depends on, replaced atomically after each round
     result.json             written last: a run that has it is finished
     lock                    held by the process that runs it, and gone when it is finished
+    of-a-peer               where it is what one peer of a network keeps, with which no simulation goes on
 
 A round's rows are written before its checkpoint, and rows beyond the checkpoint are dropped on resuming,
 so a run killed at any moment loses at most the round in progress. Many short runs may give saving a share of their time
@@ -67,6 +68,18 @@ class RunFolder:
     def of_peer(self) -> bool:
         """Whether it is what one peer of a federation was given, which has the experiment beside its key."""
         return self._file("peer.yaml").is_file()
+
+    @property
+    def kept_by_peer(self) -> bool:
+        """Whether a peer keeps here what it knows, with which no simulation could go on."""
+        return self._file("of-a-peer").is_file()
+
+    def keep_for_peer(self) -> None:
+        """Say so."""
+        try:
+            self._file("of-a-peer").touch()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     @property
     def finished(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from purifl.errors import RunError
 from purifl.experiment import Experiment
 from purifl.folders import RunFolder
 from purifl.locks import PATIENCE, held
@@ -52,6 +53,8 @@ def resume(out: Path | str, *, on_round: OnRound | None = None) -> Result:
     folder = RunFolder(Path(out))
     if folder.finished:
         return folder.result()
+    if folder.kept_by_peer:
+        raise RunError(f"{folder.path} is what a peer of a federation keeps; go on with purifl peer and its peer.yaml")
     return run_or_continue(folder.experiment(), folder.path, on_round=on_round)
 
 

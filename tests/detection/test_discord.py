@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from purifl.defenses import Heard
 from purifl.detection.discord import discord, remember
-from purifl.detection.persistence import Persistence
-from purifl.neighbourhood import Neighbourhood
 from purifl.topology import neighbourhood
-from watching import GRAPHS, everyone, tracked, watch
+from watching import GRAPHS, tracked, watch
 
 
 def noisy(graph, rounds=12, begins=0):
@@ -137,16 +134,3 @@ def test_noise_that_has_been_cut_stays_cut_however_short_it_becomes():
     kept, cut = list(discords(messages, range(8))), list(discords(messages, range(3)))
     assert all((each < 1).all() for each in kept[3:])
     assert all((each > 1).all() for each in cut[2:])
-
-
-def test_who_is_missed_is_not_along():
-    """It counts as having sent the client's own message, which is along with its gradient whoever is missed."""
-    hood = Neighbourhood.of([[0, 1, 2]], [0], [0, 1, 2], [3, 3, 3])
-    detector, way = Persistence(), torch.eye(2, 50, dtype=torch.float64)
-    honest, own = 0.1 * way[0].repeat(3, 1), 0.1 * way[:1]
-    state = detector.begin(hood, Heard(honest, honest, torch.full((3,), 1 / 3), torch.ones(3, dtype=torch.bool)))
-    for t in range(36):
-        pushes = t % 6 == 5
-        message = honest + pushes * torch.stack([0 * way[1], way[1], 0 * way[1]])
-        scores = detector.scores(state, hood, message, everyone(hood), own)
-        assert t < 6 or not pushes or scores[1] < 0.01

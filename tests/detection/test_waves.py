@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from purifl.defenses import Heard
-from purifl.detection import waves
+from purifl.detection import discord, waves
 from purifl.detection.persistence import Persistence
 from purifl.neighbourhood import Neighbourhood
 from purifl.topology import neighbourhood
-from watching import GRAPHS, first, least_trust, tracked, watch
+from watching import GRAPHS, everyone, first, least_trust, tracked, watch
 
 
 def from_large_client(graph, noise):
@@ -62,6 +62,15 @@ def test_edges_are_slow_but_on_complete_graphs_of_five_or_more_and_a_peer_knows_
     gamma, present = torch.ones(m, 3), torch.ones(m, dtype=torch.bool)
     state = Persistence().begin(alone, Heard(gamma, gamma, torch.full((m,), 1 / m), present))
     assert (state["slow"] == (alone.to_others & slow)).all()
+
+
+def test_on_a_graph_that_is_nearly_complete_the_edges_of_those_who_do_not_hear_all_are_slow():
+    graph = nx.complete_graph(7)
+    graph.remove_edge(0, 1)
+    hood = neighbourhood(graph, list(graph), list(graph))
+    state = Persistence().begin(hood, first(hood, torch.ones(7, 3)))
+    halfway = (hood.listeners < 2) | (hood.cols < 2)
+    assert (state["slow"] == (hood.to_others & halfway)).all()
 
 
 @pytest.mark.parametrize(("graph", "noise"), SPARSE[:2])
@@ -159,3 +168,17 @@ def test_a_message_that_is_no_number_is_no_wave(broken):
     hood, scores = watch(nx.cycle_graph(10), messages, gradients)
     to_it = (hood.cols == 4) & hood.to_others
     assert all((each[to_it].nan_to_num(0) == 0).all() for each in scores[3:])
+
+
+def test_who_is_missed_is_not_along(monkeypatch):
+    """It counts as having sent the client's own message, which is along with its gradient whoever is missed."""
+    monkeypatch.setattr(discord, "discord", lambda state, hood, distance, *_: torch.zeros_like(distance))
+    hood = Neighbourhood.of([[0, 1, 2]], [0], [0, 1, 2], [3, 3, 3])
+    detector, way = Persistence(), torch.eye(2, 50, dtype=torch.float64)
+    honest, own = 0.1 * way[0].repeat(3, 1), 0.1 * way[:1]
+    state = detector.begin(hood, Heard(honest, honest, torch.full((3,), 1 / 3), torch.ones(3, dtype=torch.bool)))
+    for t in range(36):
+        pushes = t % 6 == 5
+        message = honest + pushes * torch.stack([0 * way[1], way[1], 0 * way[1]])
+        scores = detector.scores(state, hood, message, everyone(hood), own)
+        assert t < 6 or not pushes or scores[1] < 0.01

@@ -71,6 +71,37 @@ def test_a_number_of_neighbours_that_was_put_right_counts_from_the_next_start(tm
     assert changed.me.rows.detector_state["openness"].tolist() == [0.75, 0.75, 0.75, 0.25]
 
 
+def test_a_state_of_before_these_numbers_were_kept_is_another_neighbourhoods(network):
+    me = node(network, 0).me
+    me.begin()
+    saved = me.state_dict()
+    assert me.has_kept_its_place(saved)
+    del saved["reach"]
+    assert not me.has_kept_its_place(saved)
+
+
+def test_a_peers_folder_is_marked_and_one_with_the_state_of_a_simulation_is_refused(network):
+    peer = node(network, 0)
+    assert peer.store.folder.kept_by_peer
+    peer.me.begin()
+    saved = peer.me.state_dict()
+    del saved["ids"]
+    with pytest.raises(PeerError, match="the state of a simulation"):
+        peer.me.has_kept_its_place(saved)
+
+
+def test_a_neighbour_with_more_neighbours_than_there_were_clients_counts_them_in(network):
+    file = network.config_file(0)
+    settings = yaml.safe_load(file.read_text())
+    settings["neighbours"][2]["neighbours"] = 8
+    file.write_text(yaml.safe_dump(settings))
+    me = node(network, 0).me
+    me.begin()
+    me.step({k: message(me.theta[0], me.gamma[0], 1 / 6) for k in me.seat.neighbours})
+    assert me.hood.clients == 9
+    assert me.rows.detector_state["slow"][me.hood.to_others].all()
+
+
 def test_who_was_cut_is_no_less_suspect_in_another_neighbourhood(network):
     """Trust 0, saved, was taken for an endless number of neighbours: after its probation it could do as it liked."""
     me = node(network, 0).me

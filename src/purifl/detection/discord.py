@@ -40,10 +40,10 @@ def discord(state: State, hood: Neighbourhood, distance: Tensor, lengths: Tensor
     ‖γ_j‖² (1 − max(0, cos_ij)²) / (ℓ_ij ‖γ_i‖)², cos_ij the cosine and ℓ_ij = max(1, 2 + 10 cos_ij), squares and
     products being summed over the messages heard, or of this one alone where that is less. It is 0 in rows of many, and
     but for the third to the eighth message of those who did not begin as large clients. Two kinds are asked for good,
-    by their recent messages, Σ_τ (3/4)^{t−τ}: those *akin*, whose first message had a cosine of 0.85 or more with the
-    client's own, and those who were ever cut, by either end, with ℓ_ij = max(0, 10 cos_ij) while the edge is not
-    ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at a ``distance`` (E,) from each other; at none,
-    there was no message.
+    by their recent messages, each of which makes those before it count 3/4 times from then on: those *akin*, whose
+    first message had a cosine of 0.85 or more with the client's own, and those who were ever cut, by either end, with
+    ℓ_ij = max(0, 10 cos_ij) while the edge is not ``kept`` (E,). This round's γ have these ``lengths`` (N,) and are at
+    a ``distance`` (E,) from each other; at none, there was no message.
     """
     if not state["few"].any():
         return torch.zeros_like(distance)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PUSHING, _SLOWLY = 4.0, 2.0  # times its push, up to 1, is how far a neighbour's being apart counts; over slow edges
 _UNUSUAL = 2.0  # times its push, up to 1, is how far a neighbour's lasting longer than the others counts
-_COUNTABLE = 1e76  # the longest message of which the fourth power is a number
+_COUNTABLE = 1e76  # the longest message of which sums of fourth powers are numbers; only those of float64 get there
 _SHIELDED = 0.5  # of the distance of the farthest suspect, under which a neighbour only passes an attack on
 
 
@@ -64,8 +64,8 @@ class Persistence(Detector):
       median_k alike_ik ‖E_ik‖. Those who began against most of the others are :meth:`marked`.
     - ``kin.py``: those who began alike have gradients that fade together. In the first rounds they are all that
       ``push`` allows for, and who claims more than its kin is ``apart``.
-    - ``waves.py``: where the graph is not complete, or either end has fewer than four neighbours, the edge is *slow*.
-      What a large client sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart``
+    - ``waves.py``: an edge either end of which does not hear all clients, or fewer than four others, is *slow*. What a
+      large client sends passes over it as a *wave*, which is no push, and neither is less of the same. ``apart``
       counts min(1, 2 push_ij) times there, since distances differ more by themselves.
     - ``discord.py``: clients with fewer than four neighbours compare them with themselves. The discord counts
       min(1, 4 push_ij) times.

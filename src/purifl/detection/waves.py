@@ -1,8 +1,8 @@
 """Slow edges: what honest messages look like while they pass through a sparse graph.
 
-Where not everybody hears everybody differences take rounds to level out. So all edges are *slow* but those of complete
-graphs, of which it is those of clients with fewer than four neighbours. What a client with much data sends arrives over
-them as a *wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two sides;
+Where not everybody hears everybody differences take rounds to level out. So all edges are *slow* but those both ends of
+which hear all clients there are, and at least four others. What a client with much data sends arrives over them as a
+*wave*: a push from who has it to who does not have it yet, though nobody is pushing. It has two sides;
 docs/method.md, "A wave is no push", derives them. Those already cut are judged without either.
 
 Who has it hears *less of the same* from who does not. With S = Σ_τ γ^τ, T messages so far, a push is made of

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from purifl.defenses import Setting
 from purifl.errors import ConfigError, PeerError
-from purifl.experiment import Experiment
+from purifl.experiment import Experiment, load_yaml
 from purifl.peer.config import PeerConfig, checked_address, write_config
 from purifl.peer.identity import KeyPair, fingerprint, new_authority, new_peer, read_certificates, to_pem
 from purifl.peer.setup import check_experiment
@@ -263,4 +262,4 @@ def read_hosts(path: Path) -> list[str]:
 
 def edit_config(path: Path, **changes: Any) -> None:  # noqa: ANN401 - any setting
     """Change settings in a peer's configuration file."""
-    write_config(path, yaml.safe_load(path.read_text()) | changes)
+    write_config(path, load_yaml(path.read_text()) | changes)

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from purifl.defenses import Heard, Setting, Turn
 from purifl.defenses.gpd import Recording
 from purifl.engines import Work, engine_for
-from purifl.errors import ConfigError
+from purifl.errors import ConfigError, PeerError
 from purifl.experiment import Experiment
 from purifl.memory import check
 from purifl.models import Build
@@ -62,8 +62,8 @@ class Participant(ABC):
         self.own = self.place[seat.client.id]
         self.device = torch.device(experiment.device)
         m, degrees = len(self.ids), {seat.client.id: len(seat.neighbours), **seat.neighbours}
-        self.reach = [1 + degrees[peer] for peer in self.ids]
-        hood = Neighbourhood.of([range(m)], [self.own], range(m), self.reach, max(*self.reach, experiment.clients))
+        reach = [1 + degrees[peer] for peer in self.ids]
+        hood = Neighbourhood.of([range(m)], [self.own], range(m), reach, max(*reach, experiment.clients))
         self.hood = hood.to(self.device)
         self.training = experiment.training
         assert self.training.step_size is not None  # filled in by the experiment
@@ -162,12 +162,15 @@ class Participant(ABC):
 
     def state_dict(self) -> State:
         """Everything that the rest of the run depends on."""
-        place = {"ids": torch.tensor(self.ids), "reach": torch.tensor(self.reach)}
+        place = {"ids": torch.tensor(self.ids), "reach": self.hood.reach}
         return place | {"round": torch.tensor(self.round), **{name: getattr(self, name) for name in _TENSORS}}
 
     def has_kept_its_place(self, saved: State) -> bool:
         """Whether the neighbourhood is that of what was ``saved``, and its neighbours' as large as they were."""
-        return saved["ids"].tolist() == self.ids and "reach" in saved and saved["reach"].tolist() == self.reach
+        if "ids" not in saved:
+            raise PeerError("its folder holds the state of a simulation, and not of a peer; give it another folder")
+        reach = saved.get("reach")  # not there where an earlier version has saved it
+        return saved["ids"].tolist() == self.ids and reach is not None and reach.tolist() == self.hood.reach.tolist()
 
     def load_state_dict(self, saved: State) -> None:
         """Continue from ``saved``, which must be of this very neighbourhood."""

@@ -26,6 +26,7 @@ class Store:
         self.folder = RunFolder(config.folder)
         if not self.folder.begun:
             self.folder = RunFolder.create(config.folder, experiment)
+        self.folder.keep_for_peer()
         self._done, self._torn = 0, False
 
     def alone(self) -> AbstractContextManager[None]:
