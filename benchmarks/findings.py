@@ -2,6 +2,7 @@ r"""What the study found: a table for each of its parts, and a figure.
 
     python benchmarks/findings.py docs/results/study.csv
     python benchmarks/findings.py docs/results/study.csv --figure docs/images/study.svg
+    python benchmarks/findings.py docs/results/study-digits.csv --short     # a line for each part
 
 Means over the seeds with 95 % intervals (Student's t). *gpd − Upper* is taken seed by seed, in points; a seed fixes the
 data, the attackers and the initial model. *Worst part* is that difference in the part of the graph where it is least,
@@ -16,7 +17,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -34,6 +35,9 @@ WHERE_UPPER_IS |= {"noise": ("sparse",), "forty": ("ratios", "forty")}
 GOALS = {"attacks": -0.5, "adaptive": -2.0, "ratios": -0.5, "forty": -0.5}
 GOALS |= dict.fromkeys(("sparse", "skewed", "star"), -1.0)
 """How far under Upper a setting may be, in points."""
+ALSO = {"weak": GOALS["attacks"], "data": GOALS["attacks"], "noise": GOALS["sparse"]}
+NO_GOAL = ("0.6", "0.8")
+"""Ratios for which there is none."""
 TITLES = {
     "attacks": "two attackers of ten, complete graph",
     "adaptive": "attacks that know the defence",
@@ -117,6 +121,38 @@ def _line(findings: Findings, setting: Row) -> Row:
         "missed": _share(runs, "missed_edges", "malicious_edges"),
         "wrongly cut": _share(runs, "false_alarm_edges", "benign_edges"),
     }
+
+
+def short(findings: Findings, settings: list[Row]) -> str:
+    """A table with a line for each part and ratio: how many settings are within the goal for accuracy, and the least.
+
+    Settings count by their means over the seeds, and on sparse graphs by the worst part of the graph.
+    """
+    parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for setting in settings:
+        parts[setting["part"], setting["ratio"]].append(setting)
+    names = ["part", "settings", "runs", "within the goal", "gpd − Upper", "least", "", "missed", "wrongly cut"]
+    table = [names, ["---"] * len(names), *(_part(findings, *key, each) for key, each in parts.items())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in table)
+
+
+def _part(findings: Findings, part: str, ratio: str, settings: list[Row]) -> list[str]:
+    name = part if ratio == str(USUAL["ratio"]) else f"{part}, ratio {ratio}"
+    goal = None if ratio in NO_GOAL else (GOALS | ALSO).get(part)
+    runs = [run for setting in settings for run in findings.gpd(setting)]
+    means = [(fmean(found), words(setting)) for setting in settings if (found := _compared(findings, setting))]
+    within, mean, worst, where = ["–"] * 4
+    if means:
+        mean, (least, where) = percent([fmean(each for each, _ in means)], sign="+"), min(means)
+        worst = percent([least], sign="+")
+    if means and goal is not None:
+        within = f"{sum(100 * each >= goal for each, _ in means)} of {len(means)}"
+    cut = [_share(runs, "missed_edges", "malicious_edges"), _share(runs, "false_alarm_edges", "benign_edges")]
+    return [name, str(len(settings)), str(len(runs)), within, mean, worst, where, *cut]
+
+
+def _compared(findings: Findings, setting: Row) -> list[float]:
+    return findings.differences(setting, ahead if setting["topology"] == USUAL["topology"] else worst_part)
 
 
 def _round(runs: list[Row], column: str) -> str:
@@ -212,12 +248,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=file, help="what benchmarks/study.py wrote")
     parser.add_argument("--figure", type=picture, help="an .svg, .pdf or .png file to draw")
+    parser.add_argument("--short", action="store_true", help="a table of the parts in place of one for each")
     args = parser.parse_args()
     try:
         findings = Findings(read(args.study))
     except PuriflError as error:
         parser.error(str(error))
-    for (dataset, part), settings in findings.tables().items():
+    tables = findings.tables()
+    for dataset in dict.fromkeys(dataset for dataset, _ in tables) if args.short else ():
+        own = [setting for (data, _), settings in tables.items() if data == dataset for setting in settings]
+        print(f"\n{dataset}\n\n{short(findings, own)}")
+    for (dataset, part), settings in () if args.short else tables.items():
         print(f"\n{dataset}, {part}\n\n{markdown(findings, settings)}")
     if args.figure and findings.tables().keys() & {("mnist", part) for part in GOALS}:
         args.figure.write_bytes(drawn(figure(findings, "mnist"), args.figure.suffix[1:]))

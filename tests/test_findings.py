@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import study
-from findings import Findings, ahead, figure, main, markdown, worst_part
+from findings import Findings, ahead, figure, main, markdown, short, worst_part
 from study import FOUND, KEY, read
 
 USUAL = dict.fromkeys(FOUND, "0") | {"malicious_edges": "16", "benign_edges": "56", "detected_round": "5"}
@@ -127,3 +127,20 @@ def test_a_run_that_fails_stops_no_other_of_a_study(tmp_path, monkeypatch, capsy
     assert end.value.code == 1
     assert len(read(out)) == 6
     assert capsys.readouterr().err.count("'label-dir'") == 2
+
+
+def test_in_short_a_part_has_how_many_settings_are_within_its_goal_and_the_least():
+    rows = [
+        *(upper("0.9", seed) for seed in "01"),
+        *(row(accuracy=accuracy, seed=seed) for seed, accuracy in zip("01", ("0.890", "0.905"), strict=True)),
+        row(accuracy="0.893", attack="ndss", missed_edges="4", false_alarm_edges="7"),
+        row(part="honest", attack="none", malicious_edges="0"),
+        *(run(part="ratios", ratio="0.6", accuracy="0.7") for run in (upper, row)),
+    ]
+    found = Findings(rows)
+    _, _, *lines = short(found, [each for part in found.tables().values() for each in part]).splitlines()
+    assert lines == [
+        "| attacks | 2 | 3 | 1 of 2 | −0.5 | −0.7 | ndss, iid | 8.3 % | 4.2 % |",
+        "| honest | 1 | 1 | – | – | – | – | – | 0.0 % |",
+        "| ratios, ratio 0.6 | 1 | 1 | – | +0.0 | +0.0 | lie, iid, ratio 0.6 | 0.0 % | 0.0 % |",
+    ]
