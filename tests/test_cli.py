@@ -340,7 +340,7 @@ def test_a_report_is_written_of_whatever_runs_a_folder_holds(purifl, tiny, monke
     RunFolder.create(Path("sweep", "begun"), Experiment.parse(tiny()))
     code, out, err = purifl("report", "sweep", "--out", "page")
     assert code == 0, err
-    assert "sweep/begun is not finished and left out; continue it with: purifl resume sweep/begun" in err
+    assert "left out: sweep/begun is not finished; continue it with: purifl resume sweep/begun" in err
     assert f"Report to look at: {Path('page', 'index.html')}" in out
     assert f"Figures to print: {Path('page', 'figures')}" in out
     assert Path("page", "index.html").is_file()
@@ -387,9 +387,9 @@ def test_a_comparison_is_under_the_attack_it_is_told(purifl, args, attack, clien
     assert clients is None or result["malicious"] == clients
 
 
-def test_options_override_the_file_and_set_overrides_both(understood):
+def test_options_and_set_override_the_file(understood):
     Path("file.yaml").write_text("{rounds: 9, seed: 9, clients: 9, attack: {name: backdoor-9, target: 9}}")
-    experiment = understood("file.yaml", "--seed", "8", "--clients", "8", "--set", "clients=7", "--set", "eval_every=6")
+    experiment = understood("file.yaml", "--seed", "8", "--set", "clients=7", "--set", "eval_every=6")
     assert (experiment.rounds, experiment.seed, experiment.clients, experiment.eval_every) == (9, 8, 7, 6)
     assert (experiment.attack.name, experiment.attack.target) == ("backdoor-9", 9)
 
@@ -534,6 +534,13 @@ def few(shape, classes):
 """
 
 MISTAKES = {
+    "said twice": (
+        ["--rounds", "3", "--set", "rounds=5"],
+        ["--set: 'rounds=5'", "--rounds says what rounds is as well"],
+    ),
+    "no value": (["--set", "training.step_size="], ["--set: 'training.step_size='", "null for none"]),
+    "yes": (["--set", "rounds=yes"], ["rounds: True", "give a whole number"]),
+    "no emoji": (["--model", "a:b:c"], ["model: 'a:b:c'"]),
     "twice": (["twice.yaml"], ["FILE: 'twice.yaml'", "'rounds' is given twice", "line 3"]),
     "only the target": (
         ["--attack", "backdoor-9", "--set", "attack.sources=[8]"],

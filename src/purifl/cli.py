@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import shlex
@@ -238,10 +240,9 @@ def report_command(
     from purifl.report import write_report
     from purifl.report.find import find
 
-    results, unfinished = find(folders)
-    for run in unfinished:
-        said = f"note: {run.path} is not finished and left out; continue it with: {run.how_to_resume}"
-        err.print(said, highlight=False, soft_wrap=True, markup=False)
+    results, left_out = find(folders)
+    for reason in left_out:
+        err.print(f"note: left out: {reason}", highlight=False, soft_wrap=True, markup=False)
     with drawing(err) as on_setup:
         page = write_report(results, out or folders[0] / "report", figures=True, on_setup=on_setup)
     name_report(page)
@@ -316,17 +317,21 @@ _OPTIONS = {
 
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What a file, the options and ``--set`` say together, the later overriding the earlier."""
+    """What a file says, and the options and ``--set``, which override it and must not say the same thing twice."""
     from purifl.experiment import assignment, read_settings, set_path
 
     settings = read_settings(options["file"]) if options["file"] else {}
-    for option, path in _OPTIONS.items():
-        if options.get(option) is not None:
-            set_path(settings, path, options[option])
+    given = {path: option for option, path in _OPTIONS.items() if options.get(option) is not None}
+    for path, option in given.items():
+        set_path(settings, path, options[option])
     if options["alpha"] is not None:
         _set_alpha(settings, options["alpha"])
     for item in options["set_"] or []:
-        set_path(settings, *assignment(item))
+        path, value = assignment(item)
+        if path in given:
+            also = "--" + given[path].replace("_", "-")
+            raise ConfigError("--set", item, f"{also} says what {path} is as well; give one of them")
+        set_path(settings, path, value)
     return settings
 
 
@@ -404,15 +409,18 @@ def main() -> NoReturn:
     """Entry point: errors a person can mend end with one message and exit code 2."""
     logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=err, show_time=False, show_path=False)])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what it has no character for shall not cost a result
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="purifl")
     except PuriflError as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        said = f"{error.filename} cannot be used: {error.strerror}"
+        said = f"{error.filename or 'the output'} cannot be used: {error.strerror}"
         err.print(f"[bold red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:

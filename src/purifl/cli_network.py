@@ -20,7 +20,9 @@ app = typer.Typer(
 
 FederationArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What network create wrote.")]
 PeerArgument = Annotated[int, typer.Argument(metavar="PEER", help="The peer's number.")]
-DaysOption = Annotated[float, number("--days", "How long certificates are valid, at least 0.01.", 0.01)]
+DaysOption = Annotated[
+    float, number("--days", "How long certificates are valid, from 0.01 to 36500.", least=0.01, most=36500)
+]
 
 
 @app.command("create")
@@ -58,7 +60,7 @@ def create_command(
     network = create(
         Experiment.parse(settings),
         out,
-        read_hosts(hosts) if hosts else None,
+        read_hosts(hosts) if hosts is not None else None,
         days=days,
         metrics_port=metrics_port,
         settings={"compare_digests": True} if compare_digests else {},

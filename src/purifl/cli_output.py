@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from purifl.phases import Profile
     from purifl.result import Result
 
-err = Console(stderr=True)
-out_console = Console()
+err = Console(stderr=True, emoji=False)
+out_console = Console(emoji=False)
 
 
 def finish(results: list[Result], folder: Path, as_json: bool, summary: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -142,6 +143,13 @@ class Experiment(BaseModel):
         check_precision(self.precision, torch.device(self.device))
         return self
 
+    @field_validator("clients", "rounds", "eval_every", "seed", mode="before")
+    @classmethod
+    def _no_yes_or_no(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool):  # which would pass for 1 or 0
+            raise ConfigError(str(info.field_name), value, "give a whole number")
+        return value
+
     @field_validator("device")
     @classmethod
     def _known_device(cls, value: str) -> str:
@@ -221,6 +229,8 @@ def assignment(item: str) -> tuple[str, object]:
     path, equals, text = item.partition("=")
     if not equals or not all(path.split(".")):
         raise ConfigError("--set", item, "write it as key.path=value, such as training.step_size=0.1")
+    if not text.strip():
+        raise ConfigError("--set", item, "give a value, or null for none")
     try:
         return path, load_yaml(text)
     except _UNREADABLE as error:

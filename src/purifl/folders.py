@@ -136,8 +136,10 @@ class RunFolder:
             raise RunError(f"{self.path} is not a run folder: it has no experiment.json")
         try:
             return Experiment.parse(json.loads(file.read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError, ConfigError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{file} is damaged: {error}") from error
+        except ConfigError as error:
+            raise RunError(f"{file} is damaged, or of a package that is not installed: {error}") from error
 
     def check_same(self, experiment: Experiment) -> None:
         """Refuse to go on with a run of something else."""

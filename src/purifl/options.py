@@ -1,6 +1,6 @@
 """Options of several commands.
 
-Where one takes a number, what is none, or too small, is refused by name, with what was given.
+Where one takes a number, what is none, too small or too large, is refused by name, with what was given.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ def whole(name: str, text: str, least: float = -math.inf, usually: str = "") -> 
     return typer.Option(name, parser=parser, metavar="<int>", help=text, show_default=usually or True)
 
 
-def number(name: str, text: str, least: float = -math.inf, usually: str = "") -> Any:  # noqa: ANN401 - as typer.Option
+def number(name: str, text: str, least: float = -math.inf, usually: str = "", most: float = math.inf) -> Any:  # noqa: ANN401 - as typer.Option
     """An option for a number, with its help text and what it is ``usually``."""
-    parser = _parser(float, "a number", least)
+    parser = _parser(float, "a number", least, most)
     return typer.Option(name, parser=parser, metavar="<float>", help=text, show_default=usually or True)
 
 
-def _parser(kind: type[int] | type[float], what: str, least: float) -> Callable[[str], float]:
+def _parser(kind: type[int] | type[float], what: str, least: float, most: float = math.inf) -> Callable[[str], float]:
     def parse(given: str) -> float:
         try:
             value = kind(given)
         except ValueError:
             raise typer.BadParameter(f"{given!r} is not {what}") from None
+        if math.isnan(value) and most < math.inf:
+            raise typer.BadParameter(f"{given!r} is not {what}")
         if value < least:
             raise typer.BadParameter(f"{given!r} is less than {least:g}")
+        if value > most:
+            raise typer.BadParameter(f"{given!r} is more than {most:g}")
         return value
 
     return parse

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import math
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -297,6 +298,26 @@ def test_a_configuration_that_cannot_be_used_is_said_to_be_whose_before_any_peer
     for does in (lambda: up(network, Console(file=io.StringIO())), lambda: statuses(network)):
         with pytest.raises(PeerError, match=r"peer 1, .*peer\.yaml: listen: .* is not usable"):
             does()
+
+
+def test_an_address_in_use_is_said_before_any_peer_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("purifl.peer.watch.spawn", lambda _: pytest.fail("started"))
+    network = federation(tmp_path)
+    address = network.config(2).listen
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(PeerError, match=rf"peer 2 cannot listen at {address}: .* in use; .*--hosts FILE"),
+    ):
+        up(network, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "1e9", "0", "x"])
+def test_certificates_are_valid_for_a_time_that_there_is(days, experiment_file, tmp_path):
+    done = call("network", "create", experiment_file, "--out", tmp_path / "f", "--days", days)
+    assert done.exit_code == 2
+    assert "--days" in done.output
+    assert not (tmp_path / "f").exists()
 
 
 def test_what_peers_say_is_shown_as_text():

@@ -20,10 +20,11 @@ def store(tiny, tmp_path):
 
 
 def test_runs_at_any_depth_are_found_in_order_each_once(store):
-    results, unfinished = find([store, store / "b", store / "a" / ".." / "b"])
+    results, left_out = find([store, store / "b", store / "a" / ".." / "b"])
     assert [result.folder for result in results] == [store / "a" / "deep" / "er", store / "b"]
     assert [result.experiment.seed for result in results] == [1, 0]
-    assert [each.path for each in unfinished] == [store / "a" / "unfinished"]
+    (reason,) = left_out
+    assert f"{store / 'a' / 'unfinished'} is not finished; continue it with: purifl resume" in reason
     assert [result.experiment.seed for result in find([store / "b", store / "a"])[0]] == [0, 1]
 
 
@@ -31,8 +32,18 @@ def test_a_run_that_is_named_has_to_be_finished(store):
     with pytest.raises(RunError, match="unfinished is not finished; continue it with: purifl resume"):
         find([store / "a" / "unfinished"])
     (store / "a" / "deep" / "er" / "experiment.json").unlink()
-    with pytest.raises(RunError, match="none of 1 runs is finished"):
+    with pytest.raises(RunError, match=r"of 1 runs none can be used; .* is not finished; continue it with"):
         find([store / "a"])
+
+
+def test_a_run_of_what_is_not_installed_is_left_out_of_the_others_and_refused_by_name(store):
+    file = store / "b" / "experiment.json"
+    file.write_text(file.read_text().replace('"name": "gpd"', '"name": "theirs"'))
+    results, left_out = find([store])
+    assert [result.experiment.seed for result in results] == [1]
+    assert any("or of a package that is not installed: defense: 'theirs'" in reason for reason in left_out)
+    with pytest.raises(RunError, match="not installed: defense: 'theirs'"):
+        find([store / "b"])
 
 
 def test_a_folder_without_runs_is_said(store):
@@ -48,8 +59,8 @@ def test_the_folder_of_a_peer_is_no_run(store, tiny):
     run(Experiment.parse(tiny(seed=7, rounds=1)), peer / "run")
     (peer / "peer.yaml").write_text("id: 0")
     (peer / "experiment.json").write_text((store / "b" / "experiment.json").read_text())
-    results, unfinished = find([store])
+    results, left_out = find([store])
     assert [result.experiment.seed for result in results] == [1, 0]
-    assert len(unfinished) == 1
+    assert len(left_out) == 1
     with pytest.raises(RunError, match=r"is the folder of a peer, .* go on, with: purifl peer \S+peer.yaml"):
         RunFolder(peer).experiment()

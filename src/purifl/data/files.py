@@ -211,7 +211,7 @@ def _progress(label: str) -> Iterator[_Bar | bool]:
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
 
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True, emoji=False)) as progress:
         yield _Bar(progress, label)
 
 

@@ -146,7 +146,8 @@ class Server(grpc.GenericRpcHandler):
         try:
             port = server.add_secure_port(config.listen, credentials)
         except RuntimeError as error:
-            raise PeerError(f"listen: {config.listen} cannot be used: {error}") from None
+            reason = str(error).partition("; set GRPC_VERBOSITY")[0]
+            raise PeerError(f"listen: {config.listen} cannot be used: {reason}") from None
         await server.start()
         self._server, self._served = server, pair.certificate
         return port

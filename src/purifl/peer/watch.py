@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -116,7 +117,7 @@ def _reachable(listen: str) -> str:
 def up(network: Network, console: Console) -> None:
     """Run all peers of a federation on this machine until they are done, and show how they are doing."""
     for peer in network.peers:
-        _readable(network, peer)
+        _check_free(peer, _readable(network, peer).listen)
     processes = {peer: spawn(network.config_file(peer)) for peer in network.peers}
     started = time.time()
     known: dict[int, Row] = {}
@@ -140,6 +141,20 @@ def up(network: Network, console: Console) -> None:
         for process in processes.values():
             process.join(5)
     _check(network, {peer: process.exitcode for peer, process in processes.items()}, started)
+
+
+def _check_free(peer: int, listen: str) -> None:
+    """Refuse an address that the peer could not listen at, before anybody is started."""
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=family).close()
+    except OSError as error:
+        reason = str(error.strerror or error).partition(" (while")[0]
+        raise PeerError(
+            f"peer {peer} cannot listen at {listen}: {reason}; stop what uses it, change listen and neighbours in the "
+            "configurations, or create the federation with other ports (--hosts FILE)"
+        ) from None
 
 
 def _finished(network: Network, peer: int, known: dict[int, Row]) -> Row:

@@ -11,25 +11,29 @@ from purifl.folders import RunFolder
 from purifl.result import Result
 
 
-def find(folders: Sequence[Path]) -> tuple[list[Result], list[RunFolder]]:
-    """The finished runs at or anywhere under ``folders``, in order, each once; and those that are not finished.
+def find(folders: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """The finished runs at or anywhere under ``folders``, in order, each once; and of the others why they are left out.
 
-    A run folder that is named itself has to be finished.
+    A run folder that is named itself has to be finished, and what is read has to be that of a run.
     """
     runs: dict[Path, RunFolder] = {}
     for folder in folders:
         found = [RunFolder(path) for path in _run_folders(folder)]
         if not found:
             raise RunError(f"{folder}: there is no run folder at or under it (one with an experiment.json)")
-        if found[0].path == folder and not found[0].finished:
+        if found[0].path == folder:
             found[0].result()
         for run in found:
             runs.setdefault(run.path.resolve(), run)
-    finished = [run.result() for run in runs.values() if run.finished]
-    if not finished:
-        how = next(iter(runs.values())).how_to_resume
-        raise RunError(f"there is nothing to report on: none of {len(runs)} runs is finished; continue with: {how}")
-    return finished, [run for run in runs.values() if not run.finished]
+    results, left_out = [], []
+    for run in runs.values():
+        try:
+            results.append(run.result())
+        except RunError as error:
+            left_out.append(str(error))
+    if not results:
+        raise RunError(f"there is nothing to report on: of {len(runs)} runs none can be used; {left_out[0]}")
+    return results, left_out
 
 
 def _run_folders(folder: Path) -> list[Path]:
