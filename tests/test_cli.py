@@ -825,3 +825,21 @@ def test_help_names_what_can_be_chosen_and_options_without_effect_are_said(tmp_p
     args = ["--malicious-ratio", "0.3", "--model", "mlp", "--rounds", "1", "--json"]
     done = subprocess.run([*command, *args], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "--malicious-ratio does nothing" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("args", [["list"], ["run", *QUICK, "--json"]], ids=["list", "run"])
+def test_an_output_that_is_full_ends_with_a_word(args):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PURIFL, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("error: the output cannot be used: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_terminal_has_no_character_for_costs_no_result():
+    done = subprocess.run(
+        [PURIFL, "run", *QUICK], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert b"Report to look at" in done.stdout

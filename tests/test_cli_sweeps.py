@@ -51,6 +51,8 @@ def test_a_sweep_and_its_results(purifl, grid):
     assert "± " in purifl("results", "sweeps/grid", "--by", "defense", "--metrics", "test_accuracy")[1]
     wide = json.loads(purifl("results", "sweeps/grid", "--by", "defense", "--across", "seed", "--json")[1])
     assert [list(row) for row in wide] == 2 * [["defense", "0", "1", "2"]]
+    options = ("--by", "defense", "--across", "seed", "--metrics", "test_accuracy")
+    assert "test_accuracy, by seed" in purifl("results", "sweeps/grid", *options)[1]
     code, out, _ = purifl("results", found["table"], "--export", "t.tex")
     assert (code, out) == (0, "6 rows written to t.tex\n")
     assert Path("t.tex").read_text().count("gpd") >= 3

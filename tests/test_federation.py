@@ -260,11 +260,22 @@ def test_clients_to_trust_are_named_by_their_ids():
         ({"ids": [0, 1, 2, 3, 4, 5, 5]}, "clients", "differ"),
         ({"ids": [], "graph": nx.Graph()}, "clients", "one or more"),
         ({"mixing": "uniforn"}, "mixing", "uniform, metropolis"),
+        ({"defense": "lower"}, "defense", "give a Defense"),
+        ({"detector": "none"}, "detector", "give a Detector"),
     ],
 )
 def test_what_is_no_federation_is_refused_before_anything_is_trained(changed, field, allowed):
     with pytest.raises(ConfigError, match=allowed) as refused:
         small_federation(**changed)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "field"), [(tiny(), None, "model"), (tiny, {"batch_size": 8}, "training")]
+)
+def test_a_model_is_built_and_training_is_no_dictionary(model, training, field):
+    with pytest.raises(ConfigError, match=rf"{field}: .* give ") as refused:
+        Federation(model, [blobs()], nx.complete_graph(1), training=training)
     assert refused.value.field == field
 
 

@@ -468,6 +468,11 @@ def test_an_empty_or_missing_folder_cannot_be_resumed(tmp_path, there):
     assert folder.exists() == there
 
 
+def test_settings_are_no_experiment():
+    with pytest.raises(ConfigError, match=r"experiment: .* give an Experiment"):
+        run({"attack": "lie"})
+
+
 def test_what_a_peer_keeps_is_no_run_to_resume(experiment, tmp_path):
     """It would be a simulation of all clients from then on, and no state for the peer."""
     folder = RunFolder.create(tmp_path / "run", experiment)

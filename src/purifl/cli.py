@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import json
 import logging
@@ -403,6 +404,17 @@ app.command("reproduce")(reproduce_command)
 app.command("peer")(peer_command)
 app.add_typer(network_app, name="network")
 app.add_typer(data_app, name="data")
+
+
+def _let_flow(commands: typer.Typer) -> None:
+    """Help texts break where the terminal ends, not where the source's lines do; paragraphs stay."""
+    for command in commands.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.splitlines()) for each in paragraphs)
+
+
+for _commands in (app, data_app, network_app):
+    _let_flow(_commands)
 
 
 def main() -> NoReturn:

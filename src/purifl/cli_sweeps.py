@@ -73,11 +73,12 @@ def sweep_command(
     Finished runs are skipped, interrupted ones resumed; sweeps may share a store and run at once. A run that fails is
     told with its reason and does not stop the rest; the exit code is then 1.
     """
-    from purifl.experiment import read_settings
+    from purifl.experiment import assignment, read_settings
     from purifl.sweeps import Sweep
 
     settings = read_settings(file)
-    _override(settings, [*([f"device={device}"] if device is not None else []), *(set_ or [])])
+    given: list[tuple[str, object]] = [("device", device)] if device is not None else []
+    _override(settings, [*given, *map(assignment, set_ or [])])
     folder = store or Path("sweeps") / file.stem
     what = Sweep.parse(settings)
     report = swept(what, folder, workers=workers, engine=engine, address=address, known=known or [], log=log)
@@ -169,20 +170,23 @@ def results_command(
     if not found:
         _say(f"No finished run in {source} is like that." if where else f"No run in {source} is finished.")
         return
-    left_out = _print(found[:SHOWN], shown, wanted if by is None else shown)
+    title = f"{' / '.join(wanted)}, by {across}" if across is not None else None
+    left_out = _print(found[:SHOWN], shown, wanted if by is None else shown, title)
     if left_out:
         _say(f"No room for {', '.join(left_out)}: a wider terminal, --where or --by shows what you are after.")
     if len(found) > SHOWN:
         _say(f"… and {len(found) - SHOWN} more rows; --where and --by make them fewer, --export writes them all.")
 
 
-def _print(rows: Sequence[dict[str, Any]], columns: Sequence[str], needed: Sequence[str]) -> list[str]:
+def _print(
+    rows: Sequence[dict[str, Any]], columns: Sequence[str], needed: Sequence[str], title: str | None = None
+) -> list[str]:
     """Print a table, leaving out columns that are not ``needed`` while there is no room for all; which those are."""
     from purifl.sweeps import files
 
     shown, anywhere = list(columns), out_console.options.update(max_width=sys.maxsize)
     while True:
-        printed = Table(*map(escape, shown))
+        printed = Table(*map(escape, shown), title=title and escape(title))
         for row in rows:
             printed.add_row(*(escape(files.cell(row, key)) for key in shown))
         spare = [key for key in shown if key not in needed]
@@ -197,14 +201,13 @@ def _expendable(column: str) -> int:
     return _FIRST.index(column) if column in _FIRST else len(_FIRST) + column.count(".")
 
 
-def _override(settings: dict[str, Any], items: list[str]) -> None:
+def _override(settings: dict[str, Any], items: list[tuple[str, object]]) -> None:
     """Settings of all runs; one that the grid varies is refused, since it would have no effect."""
-    from purifl.experiment import assignment, set_path
+    from purifl.experiment import set_path
 
     given = settings.get("grid")
     grids = [grid for grid in (given if isinstance(given, list) else [given]) if isinstance(grid, dict)]
-    for item in items:
-        path, value = assignment(item)
+    for path, value in items:
         if varied := [key for grid in grids for key in grid if f"{path}.".startswith(f"{key}.")]:
             raise ConfigError(path, value, f"the grid varies {varied[0]}, which goes before it; change it there")
         set_path(settings, f"base.{path}", value)

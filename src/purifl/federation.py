@@ -8,7 +8,7 @@ from typing import get_args
 
 import networkx as nx
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from purifl.attacks import MessageAttack, View
@@ -69,6 +69,7 @@ class Federation:
         engine: EngineName = "auto",
         precision: Precision = "float32",
     ) -> None:
+        _check_kinds(model, training, defense, detector)
         if mixing not in (None, *get_args(Mixing)):
             raise ConfigError("mixing", mixing, f"give one of {', '.join(get_args(Mixing))}")
         self.mixing: Mixing = mixing or (defense or GPD()).mixing
@@ -255,6 +256,18 @@ class Federation:
 
 
 _TENSORS = ("theta", "gradient", "gamma", "trust", "cut")
+
+
+def _check_kinds(model: object, training: object, defense: object, detector: object) -> None:
+    """Refuse what is easily taken for the right thing: a model that is built, a name, a dictionary."""
+    if isinstance(model, nn.Module) or not callable(model):
+        raise ConfigError("model", type(model).__name__, "give what builds one, () -> nn.Module, a class or a function")
+    if not isinstance(training, Training | None):
+        raise ConfigError("training", training, "give a Training, such as Training(batch_size=32, step_size=0.05)")
+    if not isinstance(defense, Defense | None):
+        raise ConfigError("defense", defense, "give a Defense, such as defenses.resolve('gpd')")
+    if not isinstance(detector, Detector | None):
+        raise ConfigError("detector", detector, "give a Detector, such as detectors.resolve('none')")
 
 
 def _check_graph(graph: Graph, ids: list[int]) -> None:

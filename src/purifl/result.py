@@ -29,10 +29,10 @@ class Result:
 
     experiment: Experiment
     malicious: list[int] = field(default_factory=list)
-    history: list[Row] = field(default_factory=list)
-    events: list[Row] = field(default_factory=list)
-    trust: list[Row] = field(default_factory=list)
-    histograms: list[list[int]] = field(default_factory=list)
+    history: list[Row] = field(default_factory=list, repr=False)
+    events: list[Row] = field(default_factory=list, repr=False)
+    trust: list[Row] = field(default_factory=list, repr=False)
+    histograms: list[list[int]] = field(default_factory=list, repr=False)
     seconds: float = 0.0
     round_seconds: float | None = None
     hardware: str | None = None

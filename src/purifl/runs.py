@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from purifl.errors import RunError
+from purifl.errors import ConfigError, RunError
 from purifl.experiment import Experiment
 from purifl.folders import RunFolder
 from purifl.locks import PATIENCE, held
@@ -36,6 +36,8 @@ def run(
         on_round: Called after each round with its metrics.
         profile: Told where the time of the rounds goes.
     """
+    if not isinstance(experiment, Experiment):
+        raise ConfigError("experiment", experiment, "give an Experiment, such as Experiment(attack='lie')")
     if out is None:
         with timed_by(profile):
             return _continue(Simulation(experiment), None, 0.0, on_round)

@@ -77,7 +77,7 @@ COLUMNS = (
         lambda group: f"{sum(run.seconds for run in group.runs) / len(group.runs):.1f}",
     ),
     Column(
-        "Seeds",
+        "Runs",
         "Runs with different seeds; what follows ± is half their 95 % interval (Student's t).",
         lambda group: str(len(group.runs)),
     ),

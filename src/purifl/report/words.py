@@ -60,7 +60,7 @@ def facts(found: Sequence[Setup]) -> list[tuple[str, str]]:
         "Graph": lambda run: run.experiment.topology.name,
         "Model": lambda run: run.experiment.model.name,
         "Rounds": lambda run: len(run.history),
-        "Seeds": lambda run: run.experiment.seed,
+        "Seed": lambda run: run.experiment.seed,
     }
     return [(name, shared(runs, setting)) for name, setting in settings.items()]
 
