@@ -1,6 +1,7 @@
 r"""The study behind docs/method.md: `gpd` and its bounds in every setting it is meant for, on several seeds.
 
     python benchmarks/study.py --device cuda --seeds 5 --out docs/results/study.csv
+    python benchmarks/study.py --sample 12 --seeds 5 --out sample.csv       # some runs of `gpd`, drawn from all
     python benchmarks/findings.py docs/results/study.csv        # tables of it, and a figure
 
 Parts, of which --parts chooses some:
@@ -34,6 +35,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from statistics import mean
 from typing import Any
 
@@ -161,6 +163,12 @@ def missing(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [each for each in wanted if tuple(str(each[key]) for key in KEY) not in known]
 
 
+def sample(jobs: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """So many runs of `gpd`, the same ones whenever the same are left to do."""
+    mine = [each for each in jobs if each["defense"] == "gpd"]
+    return Random(0).sample(mine, min(count, len(mine)))
+
+
 def study(
     args: argparse.Namespace,
     jobs: list[dict[str, Any]],
@@ -207,6 +215,7 @@ def main() -> None:
         "--parts", default=",".join(PARTS[:-3]), help="comma-separated; all but star, missed and data if not given"
     )
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sample", type=int, help="only so many runs of `gpd`, drawn from all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
@@ -215,6 +224,8 @@ def main() -> None:
         parser.error(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
     try:
         jobs = missing(args)
+        if args.sample is not None:
+            jobs = sample(jobs, args.sample)
         for each in jobs:
             experiment(each, args.device)
     except PuriflError as error:

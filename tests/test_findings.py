@@ -144,3 +144,12 @@ def test_in_short_a_part_has_how_many_settings_are_within_its_goal_and_the_least
         "| honest | 1 | 1 | – | – | – | – | – | 0.0 % |",
         "| ratios, ratio 0.6 | 1 | 1 | – | +0.0 | +0.0 | lie, iid, ratio 0.6 | 0.0 % | 0.0 % |",
     ]
+
+
+def test_a_sample_is_of_gpd_alone_and_the_same_each_time():
+    jobs = [{"defense": defense, "seed": seed} for seed in range(20) for defense in ("gpd", "upper")]
+    chosen = study.sample(jobs, 5)
+    assert chosen == study.sample(jobs, 5)
+    assert {each["defense"] for each in chosen} == {"gpd"}
+    assert len({each["seed"] for each in chosen}) == 5
+    assert len(study.sample(jobs, 50)) == 20

@@ -17,19 +17,22 @@ def find(folders: Sequence[Path]) -> tuple[list[Result], list[str]]:
     A run folder that is named itself has to be finished, and what is read has to be that of a run.
     """
     runs: dict[Path, RunFolder] = {}
+    named = set()
     for folder in folders:
         found = [RunFolder(path) for path in _run_folders(folder)]
         if not found:
             raise RunError(f"{folder}: there is no run folder at or under it (one with an experiment.json)")
         if found[0].path == folder:
-            found[0].result()
+            named.add(folder.resolve())
         for run in found:
             runs.setdefault(run.path.resolve(), run)
     results, left_out = [], []
-    for run in runs.values():
+    for path, run in runs.items():
         try:
             results.append(run.result())
         except RunError as error:
+            if path in named:
+                raise
             left_out.append(str(error))
     if not results:
         raise RunError(f"there is nothing to report on: of {len(runs)} runs none can be used; {left_out[0]}")
