@@ -122,7 +122,9 @@ async def explained(error: grpc.aio.AioRpcError, identity: Identity, address: st
         text = "it hangs up when it sees this peer's certificate: of another authority, or not valid by its clock"
         return LinkError(text, Unreached.NOT_ACCEPTED)
     slow = code == grpc.StatusCode.DEADLINE_EXCEEDED
-    return LinkError(f"{code.name.lower()}: {details}"[:300], Unreached.SLOW if slow else Unreached.UNREACHABLE)
+    silent = code == grpc.StatusCode.UNAVAILABLE and "failed to connect" in details
+    text = f"nobody answers at {address}" if silent else f"{code.name.lower()}: {details}"[:300]
+    return LinkError(text, Unreached.SLOW if slow else Unreached.UNREACHABLE)
 
 
 def hangs_up(identity: Identity, address: str) -> bool:

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from purifl.errors import ConfigError, PeerError
+from purifl.folders import RunFolder
 from purifl.metrics import Row
 from purifl.peer.config import PeerConfig
 from purifl.peer.identity import Pins
@@ -93,13 +94,17 @@ def status_at(address: str, config: PeerConfig) -> Row:
 
 
 def statuses(network: Network) -> list[Row]:
-    """The status of every peer of a federation on this machine."""
+    """The status of every peer of a federation on this machine; who has finished no longer answers."""
     configs = [_readable(network, peer) for peer in network.peers]
 
     async def all_asked() -> list[Row]:
         return list(await asyncio.gather(*map(_asked, configs)))
 
-    return asyncio.run(all_asked())
+    rows = zip(configs, asyncio.run(all_asked()), strict=True)
+    return [
+        _finished(network, row["id"], {}) if "error" in row and RunFolder(config.folder).finished else row
+        for config, row in rows
+    ]
 
 
 def _readable(network: Network, peer: int) -> PeerConfig:
@@ -124,7 +129,7 @@ def up(network: Network, console: Console) -> None:
 
     def table() -> Table:
         rows = statuses(network)
-        known.update({row["id"]: row for row in rows if "error" not in row})
+        known.update({row["id"]: known.get(row["id"], {}) | row for row in rows if "error" not in row})
         finished = {peer for peer, process in processes.items() if process.exitcode == 0}
         return status_table([_finished(network, row["id"], known) if row["id"] in finished else row for row in rows])
 
@@ -213,7 +218,7 @@ def status_table(rows: list[Row]) -> Table:
             _shown(max((n["lag"] for n in each if n["lag"] is not None), default=None), lambda x: f"{x:.2f} s"),
         )
     if reasons := {escape(row["error"][:100]) for row in rows if "error" in row}:
-        table.caption = "not there: " + "; ".join(sorted(reasons))
+        table.caption, table.caption_justify = "\n".join(f"not there: {each}" for each in sorted(reasons)), "left"
     return table
 
 
