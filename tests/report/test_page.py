@@ -155,6 +155,7 @@ def test_real_runs_are_on_the_page_as_they_were_stored(real):
         assert list(cut.values()) == [each["cut"] for each in result.trust]
     assert [each["excluded"] for each in page.data["federations"]] == [False, True]
     assert page.rows[2][4] == "left out"
+    assert all(result.experiment.defense.summary() in page.text for result in results)
 
 
 def test_every_plot_has_its_numbers_as_csv(real):

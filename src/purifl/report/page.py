@@ -36,6 +36,7 @@ def page(found: Sequence[Setup]) -> str:
         facts=words.facts(found),
         version=__version__,
         columns=COLUMNS,
+        defenses=words.defenses(found),
         setups=found,
         looks=_looks(found),
         curves=[_curve(found, key) for key in CURVES],

@@ -65,6 +65,11 @@ def facts(found: Sequence[Setup]) -> list[tuple[str, str]]:
     return [(name, shared(runs, setting)) for name, setting in settings.items()]
 
 
+def defenses(found: Sequence[Setup]) -> list[tuple[str, str]]:
+    """What each defence is, in a line."""
+    return [*{run.experiment.defense.name: run.experiment.defense.summary() for run in _runs(found)}.items()]
+
+
 def _runs(found: Sequence[Setup]) -> list[Result]:
     return [run for setup in found for run in setup.runs]
 
