@@ -468,6 +468,20 @@ def test_an_empty_or_missing_folder_cannot_be_resumed(tmp_path, there):
     assert folder.exists() == there
 
 
+def test_without_its_events_a_run_is_not_resumed(experiment, tmp_path):
+    folder = interrupted(experiment, tmp_path / "run", 2)
+    (folder / "events.jsonl").unlink()
+    with pytest.raises(RunError, match=r"events\.jsonl is not there any more"):
+        resume(folder)
+
+
+def test_what_a_killed_process_was_writing_is_removed(experiment, tmp_path):
+    folder = interrupted(experiment, tmp_path / "run", 2)
+    (folder / ".tmpAbC123").write_bytes(b"half a checkpoint")
+    resume(folder)
+    assert not (folder / ".tmpAbC123").exists()
+
+
 def test_settings_are_no_experiment():
     with pytest.raises(ConfigError, match=r"experiment: .* give an Experiment"):
         run({"attack": "lie"})

@@ -186,6 +186,10 @@ class RunFolder:
         if (found := len(self.rows("metrics.jsonl", upto))) != upto:
             file = self._file("metrics.jsonl")
             raise RunError(f"{file} is damaged: it has {found} rows up to round {upto}, where the checkpoint stands")
+        if not (file := self._file("events.jsonl")).exists():
+            raise RunError(f"{file} is not there any more, and with it who was cut when")
+        for unfinished in self.path.glob(".tmp??????"):  # what safetensors was writing when a process was killed
+            unfinished.unlink(missing_ok=True)
         for name in ("metrics.jsonl", "events.jsonl"):
             kept = self.rows(name, upto)
             self._replace(name, "".join(json.dumps(row) + "\n" for row in kept))
