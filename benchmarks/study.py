@@ -222,6 +222,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.parts.split(",")) - set(PARTS):
         parser.error(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
+    if args.sample is not None and args.sample < 1:
+        parser.error(f"--sample: {args.sample} is not at least 1")
     try:
         jobs = missing(args)
         if args.sample is not None:
