@@ -538,6 +538,15 @@ MISTAKES = {
         ["--rounds", "3", "--set", "rounds=5"],
         ["--set: 'rounds=5'", "--rounds says what rounds is as well"],
     ),
+    "a name twice": (["--attack", "fang", "--set", "attack.name=lie"], ["--attack says what attack is as well"]),
+    "alpha twice": (
+        ["--partition", "label-dir", "--alpha", "1", "--set", "partition.alpha=2"],
+        ["--alpha says what partition.alpha is as well"],
+    ),
+    "all of it": (
+        ["--malicious-ratio", "0.3", "--set", "attack={name: lie}"],
+        ["--malicious-ratio says what attack.malicious_ratio is as well"],
+    ),
     "no value": (["--set", "training.step_size="], ["--set: 'training.step_size='", "null for none"]),
     "yes": (["--set", "rounds=yes"], ["rounds: True", "give a whole number"]),
     "no emoji": (["--model", "a:b:c"], ["model: 'a:b:c'"]),

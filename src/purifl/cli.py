@@ -327,11 +327,13 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
         set_path(settings, path, options[option])
     if options["alpha"] is not None:
         _set_alpha(settings, options["alpha"])
+        given["partition.alpha"] = "alpha"
     for item in options["set_"] or []:
         path, value = assignment(item)
-        if path in given:
-            also = "--" + given[path].replace("_", "-")
-            raise ConfigError("--set", item, f"{also} says what {path} is as well; give one of them")
+        for known, option in given.items():
+            if f"{known}.".startswith(f"{path.removesuffix('.name')}."):
+                also = "--" + option.replace("_", "-")
+                raise ConfigError("--set", item, f"{also} says what {known} is as well; give one of them")
         set_path(settings, path, value)
     return settings
 

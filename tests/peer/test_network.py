@@ -21,7 +21,7 @@ from purifl.folders import RunFolder
 from purifl.peer.collect import collect
 from purifl.peer.config import PeerConfig
 from purifl.peer.network import Network, create, free_hosts
-from purifl.peer.watch import _finished, status_at, status_table, statuses, up
+from purifl.peer.watch import _as_last_known, status_at, status_table, statuses, up
 
 TINY = {
     "clients": 3,
@@ -184,11 +184,14 @@ def test_the_last_that_is_shown_of_peers_is_that_they_finished(tmp_path):
     assert statuses(network) == [{"id": peer, "round": 3, "rounds": 3} for peer in (0, 1)]
 
 
-def test_a_finished_peer_is_shown_as_last_known_even_if_it_was_never_heard(tmp_path):
-    network = federation(tmp_path, clients=2, rounds=3)
+def test_a_finished_peer_is_shown_as_last_known_even_if_it_was_never_heard():
     known = {1: {"id": 1, "round": 2, "rounds": 3, "accuracy": 0.5}}
-    assert _finished(network, 0, known) == {"id": 0, "round": 3, "rounds": 3}
-    assert _finished(network, 1, known) == {"id": 1, "round": 3, "rounds": 3, "accuracy": 0.5}
+    finished = [{"id": peer, "round": 3, "rounds": 3} for peer in (0, 1)]
+    assert _as_last_known(finished[0], known) == finished[0]
+    assert _as_last_known(finished[1], known) == finished[1] | {"accuracy": 0.5}
+    silent = {"id": 2, "error": "nobody answers"}
+    assert _as_last_known(silent, known) == silent
+    assert known == {0: finished[0], 1: finished[1] | {"accuracy": 0.5}}
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):

@@ -102,7 +102,7 @@ def statuses(network: Network) -> list[Row]:
 
     rows = zip(configs, asyncio.run(all_asked()), strict=True)
     return [
-        _finished(network, row["id"], {}) if "error" in row and RunFolder(config.folder).finished else row
+        _finished(row["id"], network.experiment.rounds) if "error" in row and RunFolder(config.folder).finished else row
         for config, row in rows
     ]
 
@@ -128,10 +128,7 @@ def up(network: Network, console: Console) -> None:
     known: dict[int, Row] = {}
 
     def table() -> Table:
-        rows = statuses(network)
-        known.update({row["id"]: known.get(row["id"], {}) | row for row in rows if "error" not in row})
-        finished = {peer for peer, process in processes.items() if process.exitcode == 0}
-        return status_table([_finished(network, row["id"], known) if row["id"] in finished else row for row in rows])
+        return status_table([_as_last_known(row, known) for row in statuses(network)])
 
     try:
         with Live(console=console, refresh_per_second=2) if console.is_terminal else _Lines(console) as live:
@@ -162,10 +159,17 @@ def _check_free(peer: int, listen: str) -> None:
         ) from None
 
 
-def _finished(network: Network, peer: int, known: dict[int, Row]) -> Row:
-    """What was last known of a peer that has finished and no longer answers, in the round that it has reached."""
-    last = known.get(peer) or {"id": peer, "rounds": network.experiment.rounds}
-    return last | {"round": last["rounds"]}
+def _finished(peer: int, rounds: int) -> Row:
+    """What there is to say of a peer that has reached its last round."""
+    return {"id": peer, "round": rounds, "rounds": rounds}
+
+
+def _as_last_known(row: Row, known: dict[int, Row]) -> Row:
+    """A peer's status, with what it does not tell any more as it was ``known`` last, which is brought up to date."""
+    if "error" in row:
+        return row
+    known[row["id"]] = known.get(row["id"], {}) | row
+    return known[row["id"]]
 
 
 def _check(network: Network, codes: dict[int, int | None], started: float) -> None:
