@@ -83,7 +83,7 @@ def test_eight_processes_equal_the_simulation(attack, topology, tmp_path):
 @pytest.mark.network
 @pytest.mark.parametrize("seed", range(3))
 def test_peers_killed_at_any_instant_go_on_where_they_were(seed, tmp_path):
-    network = federation(tmp_path, {"least": 8.0}, rounds=60, eval_every=60)
+    network = federation(tmp_path, {"least": 8.0}, rounds=300, eval_every=300)
     processes = {peer: spawn(network.config_file(peer)) for peer in network.peers}
     draws, killed = random.Random(seed), 0
     while any(process.exitcode is None for process in processes.values()):
